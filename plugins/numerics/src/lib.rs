@@ -1,0 +1,1 @@
+//! kvasir-numerics
