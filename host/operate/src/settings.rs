@@ -1,0 +1,141 @@
+//! Where things are: the settings file, the environment, and the usual folders.
+//!
+//! Precedence: a flag, then `KVASIR_*` (both by way of the command line), then the settings file, then the default.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use directories::ProjectDirs;
+use serde::Deserialize;
+
+/// The settings file may not be larger: it is read whole.
+const SETTINGS_BYTES_MAX: u64 = 64 * 1024;
+/// The demo model, where a checkout is the working folder.
+const CHECKOUT_MODEL: &str = "models/atlas/atlas-q4_k_m.gguf";
+
+/// The settings file, `config.toml` in the configuration folder. Every field may be left out.
+#[derive(Debug, Default, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SettingsFile {
+    /// Model that `run`, `bench` and `inspect` take where none is named.
+    pub model: Option<PathBuf>,
+    /// Package of the expert kernel.
+    pub plugin: Option<PathBuf>,
+    /// Folder of the publishers' public keys that are trusted.
+    pub trust: Option<PathBuf>,
+    /// Threads of the forward pass.
+    pub threads: Option<usize>,
+}
+
+/// Folders and defaults of this user.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    file: SettingsFile,
+    /// Holds `config.toml`, `trust/` and `keys/`.
+    pub configuration_folder: PathBuf,
+    /// Holds `plugins/`.
+    pub data_folder: PathBuf,
+}
+
+impl Settings {
+    /// Read the settings: from `explicit` where given (it must exist), else from the usual place, where there may be none.
+    ///
+    /// # Errors
+    /// Where the file is unreadable, too large, or holds a key that is not known.
+    pub fn load(explicit: Option<&Path>, home: Option<&Path>) -> Result<Settings> {
+        let (configuration_folder, data_folder) = match home {
+            Some(home) => (home.join("config"), home.join("data")),
+            None => {
+                let folders = ProjectDirs::from("", "", "kvasir")
+                    .context("no home folder is known: set HOME, or name one with --home")?;
+                (folders.config_dir().to_path_buf(), folders.data_dir().to_path_buf())
+            }
+        };
+        let usual = configuration_folder.join("config.toml");
+        let file = match explicit {
+            Some(path) => read_settings(path)?,
+            None if usual.exists() => read_settings(&usual)?,
+            None => SettingsFile::default(),
+        };
+        Ok(Settings { file, configuration_folder, data_folder })
+    }
+
+    /// The model to use: `named`, the settings file's, or atlas where the working folder is a checkout.
+    ///
+    /// # Errors
+    /// Where none is named and none is found.
+    pub fn model(&self, named: Option<&Path>) -> Result<PathBuf> {
+        if let Some(path) = named.map(Path::to_path_buf).or_else(|| self.file.model.clone()) {
+            return Ok(path);
+        }
+        let atlas = PathBuf::from(CHECKOUT_MODEL);
+        if atlas.exists() {
+            return Ok(atlas);
+        }
+        bail!(
+            "no model is named: use --model FILE, set KVASIR_MODEL, or write `model = \"...\"` to {}",
+            self.configuration_folder.join("config.toml").display()
+        )
+    }
+
+    /// The kernel package to use.
+    pub fn plugin(&self, named: Option<&Path>) -> PathBuf {
+        named
+            .map(Path::to_path_buf)
+            .or_else(|| self.file.plugin.clone())
+            .unwrap_or_else(|| self.data_folder.join("plugins").join(crate::setup::BUNDLED_PACKAGE_NAME))
+    }
+
+    /// The folder of trusted publishers.
+    pub fn trust(&self, named: Option<&Path>) -> PathBuf {
+        named
+            .map(Path::to_path_buf)
+            .or_else(|| self.file.trust.clone())
+            .unwrap_or_else(|| self.configuration_folder.join("trust"))
+    }
+
+    /// Threads of the forward pass; none means one a core.
+    pub fn threads(&self, named: Option<usize>) -> Option<usize> {
+        named.or(self.file.threads)
+    }
+}
+
+fn read_settings(path: &Path) -> Result<SettingsFile> {
+    let size = fs::metadata(path).with_context(|| format!("cannot read the settings file {}", path.display()))?.len();
+    if size > SETTINGS_BYTES_MAX {
+        bail!("the settings file {} has {size} bytes; at most {SETTINGS_BYTES_MAX} are read", path.display());
+    }
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read the settings file {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("the settings file {} is not understood", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_goes_before_the_file_and_the_file_before_the_default() {
+        let home = tempfile::tempdir().unwrap();
+        let none = Settings::load(None, Some(home.path())).unwrap();
+        assert!(none.plugin(None).starts_with(home.path()));
+        fs::create_dir_all(home.path().join("config")).unwrap();
+        fs::write(home.path().join("config/config.toml"), "plugin = '/elsewhere/k.kvp'\nthreads = 3\n").unwrap();
+        let some = Settings::load(None, Some(home.path())).unwrap();
+        assert_eq!(some.plugin(None), Path::new("/elsewhere/k.kvp"));
+        assert_eq!(some.plugin(Some(Path::new("/flag.kvp"))), Path::new("/flag.kvp"));
+        assert_eq!(some.threads(None), Some(3));
+    }
+
+    #[test]
+    fn an_unknown_setting_and_an_oversized_file_are_refused_by_name() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("c.toml");
+        fs::write(&path, "modle = 'x'\n").unwrap();
+        let error = format!("{:#}", Settings::load(Some(&path), Some(home.path())).unwrap_err());
+        assert!(error.contains("modle"), "{error}");
+        fs::write(&path, vec![b'#'; SETTINGS_BYTES_MAX as usize + 1]).unwrap();
+        let error = format!("{:#}", Settings::load(Some(&path), Some(home.path())).unwrap_err());
+        assert!(error.contains("65536"), "{error}");
+    }
+}
