@@ -1,1 +1,26 @@
-//! kvasir-plugin
+//! Signed packages of kernels: bytes -> [`VerifiedPlugin`].
+//!
+//! A package is a tar of a signed statement and the files that it lists; [`verify`] is the only way to a
+//! [`VerifiedPlugin`], so holding one proves that size limits, signature, publisher, validity, host version and every
+//! file's digest were checked. [`pack`] writes the one canonical form of a package: the same contents and key give the
+//! same bytes. Nothing here runs, compiles or even parses WebAssembly; that is the sandbox's work.
+#![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
+
+mod archive;
+mod envelope;
+mod error;
+mod identity;
+mod limits;
+mod manifest;
+mod package;
+mod statement;
+mod trust;
+mod version;
+
+pub use error::{KeyTextError, PluginError, TrustError};
+pub use identity::{KeyId, PluginDigest, UnixSeconds};
+pub use limits::*;
+pub use manifest::{Class, Limits, Manifest};
+pub use package::{PackageContents, Validity, VerifiedPlugin, pack, verify};
+pub use trust::{PublisherKey, TrustStore};
+pub use version::{HOST_VERSION, Version};

@@ -1,0 +1,306 @@
+//! What can be wrong with a package or a trust store, said so that a person knows what to do next.
+
+use std::path::PathBuf;
+
+use crate::identity::{KeyId, UnixSeconds};
+use crate::version::Version;
+
+/// Why a package was refused, or could not be made. Nothing of a refused package is used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PluginError {
+    /// The whole package is over [`crate::MAX_PACKAGE_BYTES`].
+    #[error("the package has {bytes} bytes, the limit is {limit}; leave out what a kernel does not need")]
+    PackageTooLarge {
+        /// Bytes found.
+        bytes: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// One file is over its limit.
+    #[error("the package's file {name} has {bytes} bytes, the limit is {limit}; make it smaller and sign again")]
+    FileTooLarge {
+        /// The file.
+        name: String,
+        /// Bytes found.
+        bytes: u64,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// More files than [`crate::MAX_FILES`].
+    #[error("the package has more than {limit} files; put golden vectors into fewer files")]
+    TooManyFiles {
+        /// Files allowed.
+        limit: usize,
+    },
+    /// The archive ends inside a header, a file or the end mark.
+    #[error("the package ends early, at byte {offset}: it was cut short; fetch it again")]
+    Truncated {
+        /// Where more bytes were needed.
+        offset: usize,
+    },
+    /// A tar header is not the canonical one for its name and size.
+    #[error(
+        "the package's tar header at byte {offset} is damaged or not in canonical form; fetch the package again, or \
+         make it with `kvasir plugin pack`"
+    )]
+    HeaderNotCanonical {
+        /// The first byte that differs.
+        offset: usize,
+    },
+    /// A link, folder, device or extension record in the archive.
+    #[error("the package's entry {name:?} is {kind}; a package holds plain files only")]
+    NotAPlainFile {
+        /// The entry's name, bytes that are not UTF-8 replaced.
+        name: String,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// A name that could leave the folder it is unpacked into, or that is not plain.
+    #[error("the package's file name {name:?} is not a plain relative path; see the package format for what may be in it")]
+    UnsafePath {
+        /// The name, bytes that are not UTF-8 replaced.
+        name: String,
+    },
+    /// Two entries of one name.
+    #[error("the package holds {name} twice; a file must have one content")]
+    DuplicateFile {
+        /// The file.
+        name: String,
+    },
+    /// A file that the format does not know.
+    #[error(
+        "the package holds {name}, which the format does not know; only statement.dsse.json, plugin.toml, kernel.wasm \
+         and vectors/* may be in it"
+    )]
+    UnexpectedFile {
+        /// The file.
+        name: String,
+    },
+    /// Files not in canonical order.
+    #[error("the package's file {name} is out of order; make the package with `kvasir plugin pack`")]
+    OutOfOrder {
+        /// The first file that stands too late.
+        name: String,
+    },
+    /// A file that the format requires is absent.
+    #[error("the package lacks {name}; fetch it again or ask its publisher for a complete one")]
+    MissingFile {
+        /// The file.
+        name: &'static str,
+    },
+    /// Bytes after the end mark, or a padding that is not zero.
+    #[error("the package has stray bytes at byte {offset}, outside every file; fetch it again")]
+    StrayBytes {
+        /// Where.
+        offset: usize,
+    },
+    /// The envelope is not what it must be.
+    #[error("the package's signature envelope cannot be read: {reason}; fetch the package again")]
+    Envelope {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A signature for another kind of document.
+    #[error("the envelope signs a {found:?}, not the in-toto statement of a plugin ({expected:?})")]
+    PayloadType {
+        /// The payload type found.
+        found: String,
+        /// The payload type required.
+        expected: &'static str,
+    },
+    /// A signature scheme that this host does not check. Ignoring it could mean trusting less than was signed.
+    #[error("the package is signed with scheme {scheme:?}, this host checks only \"ed25519\"; update the host")]
+    UnknownScheme {
+        /// The scheme found.
+        scheme: String,
+    },
+    /// No signature at all.
+    #[error("the package is not signed; only signed packages are run")]
+    NotSigned,
+    /// More signatures than [`crate::MAX_SIGNATURES`].
+    #[error("the package carries {count} signatures, the limit is {limit}")]
+    TooManySignatures {
+        /// Signatures found.
+        count: usize,
+        /// Signatures allowed.
+        limit: usize,
+    },
+    /// One key signs twice, which could fake a threshold.
+    #[error("the package is signed twice by key {key}; each key signs once")]
+    DuplicateKey {
+        /// The key.
+        key: KeyId,
+    },
+    /// No signing key is in the trust store.
+    #[error(
+        "the package is signed by {found}, which this host does not trust; if you know the publisher, add its key to the \
+         trust folder ({trusted} keys there now)"
+    )]
+    UnknownPublisher {
+        /// The key ids that signed, separated by commas.
+        found: String,
+        /// How many keys the trust store has.
+        trusted: usize,
+    },
+    /// A signature by a trusted key that does not hold.
+    #[error("the signature by key {key} does not match the package's statement: it was altered; fetch it again")]
+    BadSignature {
+        /// The key.
+        key: KeyId,
+    },
+    /// The signed statement is not one of a plugin.
+    #[error("the package's signed statement cannot be read: {reason}; ask the publisher for a correct package")]
+    Statement {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The statement does not list a file that is in the package.
+    #[error("the package's file {name} is not covered by the signature; it was added afterwards, do not use it")]
+    Unsigned {
+        /// The file.
+        name: String,
+    },
+    /// The statement lists a file that is not in the package.
+    #[error("the signature covers {name}, which is not in the package; fetch it again")]
+    SignedButMissing {
+        /// The file.
+        name: String,
+    },
+    /// A file's length differs from the signed one.
+    #[error("the package's file {name} has {found} bytes, {signed} were signed; it was altered, fetch it again")]
+    SizeMismatch {
+        /// The file.
+        name: String,
+        /// Bytes signed.
+        signed: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// A file's digest differs from the signed one.
+    #[error("the package's file {name} has SHA-256 {found}, {signed} was signed; it was altered, fetch it again")]
+    DigestMismatch {
+        /// The file.
+        name: String,
+        /// Hexadecimal digest signed.
+        signed: String,
+        /// Hexadecimal digest found.
+        found: String,
+    },
+    /// The statement's validity is over.
+    #[error("the package expired at {expires}, it is now {now}; get a newer release, and check this host's clock")]
+    Expired {
+        /// The first second at which it is no longer valid.
+        expires: UnixSeconds,
+        /// The time given to `verify`.
+        now: UnixSeconds,
+    },
+    /// The statement's validity has not begun.
+    #[error("the package is valid only from {not_before}, it is now {now}; check this host's clock")]
+    NotYetValid {
+        /// The first second at which it is valid.
+        not_before: UnixSeconds,
+        /// The time given to `verify`.
+        now: UnixSeconds,
+    },
+    /// A validity that ends before it begins.
+    #[error("the validity asked for ends ({expires}) before it begins ({not_before})")]
+    EmptyValidity {
+        /// The beginning.
+        not_before: UnixSeconds,
+        /// The end.
+        expires: UnixSeconds,
+    },
+    /// The host is older than the package allows.
+    #[error("the package needs a host of version {min_host} or newer, this one is {host}; update the host")]
+    HostTooOld {
+        /// Version needed.
+        min_host: Version,
+        /// This host's version.
+        host: Version,
+    },
+    /// `plugin.toml` is not what it must be.
+    #[error("plugin.toml cannot be used: {reason}")]
+    Manifest {
+        /// What is wrong.
+        reason: String,
+    },
+    /// `plugin.toml` and the signed statement differ.
+    #[error("plugin.toml and the signed statement disagree on {field}: {manifest} and {statement}")]
+    Disagreement {
+        /// The field.
+        field: &'static str,
+        /// The value in `plugin.toml`.
+        manifest: String,
+        /// The value in the statement.
+        statement: String,
+    },
+    /// A signing key whose public half is of small order: anyone can sign for it.
+    #[error("the signing key is weak; make another key")]
+    WeakKey,
+}
+
+/// Why publishers' keys could not be loaded. A trust store loads whole or not at all.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// The folder or a file in it cannot be read.
+    #[error("cannot read {path}: {source}; the trust folder must exist and be readable, and hold *.pub files")]
+    Read {
+        /// Folder or file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A key file is over [`crate::MAX_KEY_FILE_BYTES`].
+    #[error("{path} has more than {limit} bytes; a key file holds one short line a key")]
+    FileTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// A line that is not a key.
+    #[error("{path}, line {line}: {reason}; a line reads `ed25519:<64 hexadecimal digits> optional name`")]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Line number from 1.
+        line: usize,
+        /// What is wrong.
+        reason: KeyTextError,
+    },
+    /// One key twice.
+    #[error("key {key} is in the trust store twice; remove one, so that removing a key removes it")]
+    Duplicate {
+        /// The key.
+        key: KeyId,
+    },
+    /// A key of small order, for which anyone can sign.
+    #[error("key {key} is weak: anyone can sign for it; remove it")]
+    Weak {
+        /// The key.
+        key: KeyId,
+    },
+    /// More keys than [`crate::MAX_TRUSTED_KEYS`].
+    #[error("the trust store has more than {limit} keys; keep only the publishers you use")]
+    TooManyKeys {
+        /// Keys allowed.
+        limit: usize,
+    },
+}
+
+/// Why a text is not a public key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyTextError {
+    /// Another scheme, or none.
+    #[error("the key does not begin with `ed25519:`, the only scheme this host checks")]
+    Scheme,
+    /// Not 64 lower-case hexadecimal digits.
+    #[error("the key is not 64 lower-case hexadecimal digits")]
+    Digits,
+    /// Not a point of the curve.
+    #[error("the digits are no ed25519 public key")]
+    Point,
+    /// A key of small order.
+    #[error("the key is weak: anyone can sign for it")]
+    Weak,
+}

@@ -1,0 +1,105 @@
+//! `plugin.toml`: what a plugin says of itself. It requests; only the operator's policy grants.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::PluginError;
+use crate::limits::MAX_NAME_BYTES;
+use crate::version::Version;
+
+/// The contents of `plugin.toml`. Unknown keys are refused, so that a host never ignores what a publisher meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Version of this file's own format: 1.
+    pub schema: u32,
+    /// Lower-case letters, digits and `-`, with an optional namespace and `:` before it: `kvasir:swiglu`.
+    pub name: String,
+    /// The plugin's version.
+    pub version: Version,
+    /// An integer that only grows from release to release; a lower one than seen before is a rollback.
+    pub kernel_revision: u64,
+    /// The WIT world that the component exports: `kvasir:expert/expert-kernel@0.1.0`.
+    pub world: String,
+    /// Whether results are equal to the last bit everywhere.
+    pub class: Class,
+    /// Weight formats that the kernel evaluates, by GGUF name: `Q4_K`.
+    pub formats: Vec<String>,
+    /// The oldest host that may run it.
+    pub min_host: Version,
+    /// What it asks for.
+    pub limits: Limits,
+    /// License expression, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub license: Option<String>,
+    /// One sentence, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+}
+
+/// How far two machines' results may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Not at all: every bit is defined.
+    Exact,
+    /// Within a stated tolerance.
+    Tolerance,
+}
+
+/// What a plugin asks of the host; the host grants the lesser of this and its own policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Most linear memory of one instance in bytes, the experts it holds included.
+    pub memory_bytes: u64,
+    /// Most fuel (about one per WebAssembly instruction) of one call.
+    pub fuel_per_call: u64,
+    /// Most rows in one call of the kernel; the host splits longer ones.
+    pub rows_per_call: u32,
+}
+
+impl Manifest {
+    /// The only `schema` this host reads.
+    pub const SCHEMA: u32 = 1;
+
+    /// Parses and checks `plugin.toml`.
+    pub fn parse(text: &[u8]) -> Result<Self, PluginError> {
+        let text = std::str::from_utf8(text).map_err(|_| malformed("it is not UTF-8"))?;
+        let manifest: Manifest = toml::from_str(text).map_err(|error| malformed(error.to_string().trim_end()))?;
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    fn check(&self) -> Result<(), PluginError> {
+        if self.schema != Self::SCHEMA {
+            return Err(malformed(&format!("schema is {}, this host reads {}", self.schema, Self::SCHEMA)));
+        }
+        if !is_name(&self.name) {
+            return Err(malformed(&format!(
+                "name {:?} must be lower-case letters, digits and -, with at most one namespace before a colon, \
+                 {MAX_NAME_BYTES} bytes at most",
+                self.name
+            )));
+        }
+        if self.formats.is_empty() {
+            return Err(malformed("formats is empty; list the weight formats that the kernel evaluates"));
+        }
+        if self.limits.memory_bytes == 0 || self.limits.fuel_per_call == 0 || self.limits.rows_per_call == 0 {
+            return Err(malformed("every one of limits must be above zero"));
+        }
+        Ok(())
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let word = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_lowercase())
+            && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+    };
+    let (space, rest) = name.split_once(':').unwrap_or(("kvasir", name));
+    name.len() <= MAX_NAME_BYTES && word(space) && word(rest)
+}
+
+fn malformed(reason: &str) -> PluginError {
+    PluginError::Manifest { reason: reason.to_owned() }
+}
