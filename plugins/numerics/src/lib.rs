@@ -1,1 +1,53 @@
-//! kvasir-numerics
+//! The exact arithmetic "exact-v1": one definition, a scalar reference and vector implementations that return the same bits.
+//!
+//! No std and no allocation. The caller chooses the [`InstructionSet`]; every set gives equal bits, alone or in a batch.
+//! Nothing here uses a fused multiply-add. What the definition leaves to the loader or the wire (which bytes are weights,
+//! who may send rows) is not here, but the two checks that exactness rests on are: [`Matrix::check_weights`] and
+//! [`check_rows`].
+
+#![cfg_attr(not(test), no_std)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
+
+mod block;
+mod delta;
+mod format;
+mod function;
+mod half;
+mod instruction_set;
+mod matrix;
+mod norm;
+mod product;
+mod product_scalar;
+mod rope;
+mod row;
+mod sum;
+mod swiglu;
+
+pub use delta::{convolve, delta_step};
+pub use format::{Format, RowFormat};
+pub use function::{
+    decay, decay_rate_from_log, exp, inverse_square_root, sigmoid, sigmoid_multiply, silu, silu_in_place,
+    silu_multiply, softplus,
+};
+pub use instruction_set::InstructionSet;
+pub use matrix::{MAX_DIMENSION, Matrix, MatrixError, WeightsError, dequantise_row};
+pub use norm::{L2_EPSILON, gated_rms_norm, l2_normalise, rms_norm, softmax};
+pub use product::product;
+pub use rope::{rope_table, rotate};
+pub use row::{NotFinite, RowsError, check_rows, quantise_row, read_row};
+pub use sum::{dot, scale_add, sixteen_sum};
+pub use swiglu::{Swiglu, SwigluError, swiglu};
+
+/// Calls an `#[inline(always)]` function compiled for the instructions that `isa` proves.
+macro_rules! with_instructions {
+    ($isa:expr, $function:ident($($argument:expr),*)) => {
+        match $isa.0 {
+            $crate::instruction_set::Kind::Scalar => $function($($argument),*),
+            #[cfg(target_arch = "x86_64")]
+            $crate::instruction_set::Kind::Avx2 => $function($($argument),*),
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
+            $crate::instruction_set::Kind::Simd128 => $function($($argument),*),
+        }
+    };
+}
+pub(crate) use with_instructions;

@@ -1,0 +1,126 @@
+//! Which instructions an implementation may use. A value of [`InstructionSet`] is the proof that this machine has them,
+//! which is what makes the calls into `#[target_feature]` code sound.
+
+/// A set of instructions that this machine is known to have. Every set gives the same bits; they differ in speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InstructionSet(pub(crate) Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Scalar,
+    /// AVX2 and F16C. Made by `detect` alone, after the processor and the operating system said so.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// simd128 with the two relaxed integer dots. A WASM module is validated as a whole, so that code which was
+    /// compiled with the features can only run where they exist.
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
+    Simd128,
+}
+
+impl InstructionSet {
+    /// The scalar reference, which every machine has.
+    pub const SCALAR: InstructionSet = InstructionSet(Kind::Scalar);
+
+    /// The fastest set of this machine. Asks the processor on the first call and remembers the answer.
+    pub fn detect() -> InstructionSet {
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
+        return InstructionSet(Kind::Simd128);
+        #[cfg(target_arch = "x86_64")]
+        if x86::has_avx2_and_f16c() {
+            return InstructionSet(Kind::Avx2);
+        }
+        #[allow(unreachable_code, reason = "a WASM build with the features has answered above")]
+        InstructionSet::SCALAR
+    }
+
+    /// Every set of this machine, the scalar reference first: what a differential test runs through.
+    pub fn available() -> impl Iterator<Item = InstructionSet> {
+        let best = InstructionSet::detect();
+        [InstructionSet::SCALAR, best].into_iter().take(if best == InstructionSet::SCALAR { 1 } else { 2 })
+    }
+
+    /// `scalar`, `avx2` or `simd128`.
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Scalar => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2",
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
+            Kind::Simd128 => "simd128",
+        }
+    }
+}
+
+impl core::fmt::Display for InstructionSet {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! `is_x86_feature_detected!` lives in std; this crate has none, so it asks CPUID itself.
+    use core::arch::x86_64::{__cpuid, __cpuid_count, __get_cpuid_max, _xgetbv};
+    use core::sync::atomic::{AtomicU8, Ordering};
+
+    const UNKNOWN: u8 = 0;
+    const ABSENT: u8 = 1;
+    const PRESENT: u8 = 2;
+
+    /// CPUID leaves a virtual machine, which costs microseconds: ask once.
+    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+    pub(super) fn has_avx2_and_f16c() -> bool {
+        match ANSWER.load(Ordering::Relaxed) {
+            UNKNOWN => {
+                let present = ask();
+                ANSWER.store(if present { PRESENT } else { ABSENT }, Ordering::Relaxed);
+                present
+            }
+            answer => answer == PRESENT,
+        }
+    }
+
+    fn ask() -> bool {
+        const XSAVE_BY_SYSTEM: u32 = 1 << 27;
+        const AVX: u32 = 1 << 28;
+        const F16C: u32 = 1 << 29;
+        const AVX2: u32 = 1 << 5;
+        const XMM_AND_YMM_STATE: u64 = 0b110;
+        if __get_cpuid_max(0).0 < 7 {
+            return false;
+        }
+        let wanted = XSAVE_BY_SYSTEM | AVX | F16C;
+        if __cpuid(1).ecx & wanted != wanted {
+            return false;
+        }
+        // SAFETY: the OSXSAVE bit, checked above, says that XGETBV exists and may be used.
+        let saved = unsafe { xgetbv_0() };
+        saved & XMM_AND_YMM_STATE == XMM_AND_YMM_STATE && __cpuid_count(7, 0).ebx & AVX2 != 0
+    }
+
+    /// # Safety
+    /// The processor must have XSAVE and the operating system must have enabled it.
+    #[target_feature(enable = "xsave")]
+    unsafe fn xgetbv_0() -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { _xgetbv(0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn detection_agrees_with_std() {
+        let std_says = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("f16c");
+        assert_eq!(InstructionSet::detect().name() == "avx2", std_says);
+    }
+
+    #[test]
+    fn the_scalar_reference_is_always_there() {
+        assert_eq!(InstructionSet::available().next(), Some(InstructionSet::SCALAR));
+    }
+}

@@ -1,0 +1,247 @@
+//! A weight matrix over borrowed bytes, its load check, and the dequantised row (the embedding).
+
+use crate::block::{Q4K, Q6K, q4_0_weights, q4_k_scales, q4_k_weights, q6_k_weights};
+use crate::format::{Format, RowFormat};
+use crate::half::{read_bf16, read_f16, read_f32};
+
+/// The largest number of rows or of columns of a matrix: f32 holds every count up to here exactly, and byte counts
+/// stay far from overflow on 64-bit machines.
+pub const MAX_DIMENSION: usize = 1 << 24;
+
+/// A matrix of `rows` x `columns` weights in GGUF blocks, row-major; row o is what output o is made with.
+#[derive(Clone, Copy)]
+pub struct Matrix<'a> {
+    format: Format,
+    rows: usize,
+    columns: usize,
+    row_bytes: usize,
+    bytes: &'a [u8],
+}
+
+/// Why bytes are not a matrix of the stated shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MatrixError {
+    /// `rows` or `columns` is zero or above [`MAX_DIMENSION`].
+    Dimension {
+        /// Rows stated.
+        rows: usize,
+        /// Columns stated.
+        columns: usize,
+    },
+    /// `columns` is no multiple of the format's block.
+    BrokenBlocks {
+        /// The format.
+        format: Format,
+        /// Columns stated.
+        columns: usize,
+    },
+    /// Another number of bytes than the shape needs.
+    WrongLength {
+        /// Bytes the shape needs.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+}
+
+impl core::fmt::Display for MatrixError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            MatrixError::Dimension { rows, columns } => {
+                write!(f, "a matrix of {rows} x {columns} weights: each must be 1 to {MAX_DIMENSION}")
+            }
+            MatrixError::BrokenBlocks { format, columns } => {
+                write!(
+                    f,
+                    "{columns} columns are no whole number of {format} blocks of {} weights",
+                    format.block_len()
+                )
+            }
+            MatrixError::WrongLength { expected, found } => {
+                write!(f, "the matrix needs {expected} bytes, {found} were given")
+            }
+        }
+    }
+}
+
+impl core::error::Error for MatrixError {}
+
+/// Why the weights of a matrix are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightsError {
+    /// A scale, or a weight of a float format, is NaN or infinite.
+    NotFinite {
+        /// The matrix row it stands in.
+        row: usize,
+    },
+    /// A Q8_0 weight of -128, which no quantiser writes and the seven-bit rule cannot hold.
+    OutOfRange {
+        /// The matrix row it stands in.
+        row: usize,
+    },
+}
+
+impl core::fmt::Display for WeightsError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            WeightsError::NotFinite { row } => write!(f, "a NaN or an infinity in matrix row {row}"),
+            WeightsError::OutOfRange { row } => write!(f, "a Q8_0 weight of -128 in matrix row {row}"),
+        }
+    }
+}
+
+impl core::error::Error for WeightsError {}
+
+impl<'a> Matrix<'a> {
+    /// A matrix over `bytes`. The weights themselves are not looked at: see [`Matrix::check_weights`].
+    ///
+    /// # Errors
+    /// A dimension out of range, columns that break a block, or another number of bytes than the shape needs.
+    pub fn new(format: Format, rows: usize, columns: usize, bytes: &'a [u8]) -> Result<Self, MatrixError> {
+        let range = 1..=MAX_DIMENSION;
+        if !range.contains(&rows) || !range.contains(&columns) {
+            return Err(MatrixError::Dimension { rows, columns });
+        }
+        let row_bytes = format.row_bytes(columns).ok_or(MatrixError::BrokenBlocks { format, columns })?;
+        let expected = row_bytes.checked_mul(rows).ok_or(MatrixError::Dimension { rows, columns })?;
+        if bytes.len() != expected {
+            return Err(MatrixError::WrongLength { expected, found: bytes.len() });
+        }
+        Ok(Matrix { format, rows, columns, row_bytes, bytes })
+    }
+
+    /// The storage format.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Rows: the number of outputs.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns: the number of inputs.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The bytes, as given.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The format of the rows that this matrix is multiplied with.
+    pub fn row_format(&self) -> RowFormat {
+        self.format.row_format()
+    }
+
+    /// The bytes of matrix row `row`. Panics where there is none.
+    pub(crate) fn row(&self, row: usize) -> &'a [u8] {
+        &self.bytes[row * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// Bytes of one matrix row.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// The check that a loader and a kernel make once: no NaN or infinity among scales and float weights, and no Q8_0
+    /// weight of -128. After it a product of finite rows is finite or overflows, and every instruction set agrees.
+    ///
+    /// # Errors
+    /// The first fault, with its matrix row.
+    pub fn check_weights(&self) -> Result<(), WeightsError> {
+        for row in 0..self.rows {
+            let bytes = self.row(row);
+            let blocks = bytes.chunks_exact(self.format.block_bytes());
+            let finite = match self.format {
+                Format::F32 => {
+                    bytes.as_chunks().0.iter().fold(true, |ok, b| ok & f32::from_le_bytes(*b).is_finite())
+                }
+                Format::F16 => bytes.as_chunks().0.iter().fold(true, |ok, b| ok & f16_is_finite(b)),
+                Format::BF16 => bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .fold(true, |ok, b| ok & (u16::from_le_bytes(*b) & 0x7f80 != 0x7f80)),
+                Format::Q4_0 | Format::Q8_0 => {
+                    blocks.clone().all(|block| f16_is_finite(&[block[0], block[1]]))
+                }
+                Format::Q4K => blocks.clone().all(|block| {
+                    f16_is_finite(&[block[0], block[1]]) && f16_is_finite(&[block[2], block[3]])
+                }),
+                Format::Q6K => blocks.clone().all(|block| f16_is_finite(&[block[208], block[209]])),
+            };
+            if !finite {
+                return Err(WeightsError::NotFinite { row });
+            }
+            let out_of_range =
+                |block: &[u8]| block[2..].iter().fold(false, |found, &quant| found | (quant == 0x80));
+            if self.format == Format::Q8_0 && blocks.into_iter().any(out_of_range) {
+                return Err(WeightsError::OutOfRange { row });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl core::fmt::Debug for Matrix<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Matrix({} {} x {})", self.format, self.rows, self.columns)
+    }
+}
+
+/// Writes the weights of matrix row `row` as f32 into `out` (`columns` values), as ggml does: Q8_0 `d * q`; Q4_0
+/// `d * (q - 8)`; Q4_K `(d * sc) * q - dmin * mn`; Q6_K `(d * sc) * (q - 32)`; each operation rounded.
+///
+/// # Panics
+/// Where the matrix has no such row, or `out` is not `columns` long.
+pub fn dequantise_row(matrix: Matrix<'_>, row: usize, out: &mut [f32]) {
+    assert_eq!(out.len(), matrix.columns, "dequantise_row: out must hold one value per column");
+    let bytes = matrix.row(row);
+    let blocks = bytes.chunks_exact(matrix.format.block_bytes());
+    for (block, out) in blocks.zip(out.chunks_exact_mut(matrix.format.block_len())) {
+        match matrix.format {
+            Format::F32 => out[0] = read_f32(block),
+            Format::F16 => out[0] = read_f16(block),
+            Format::BF16 => out[0] = read_bf16(block),
+            Format::Q4_0 => scaled(read_f16(block), &q4_0_weights(&block[2..]), out),
+            Format::Q8_0 => {
+                let scale = read_f16(block);
+                for (value, &quant) in out.iter_mut().zip(&block[2..]) {
+                    *value = scale * f32::from(quant as i8);
+                }
+            }
+            Format::Q4K => {
+                let block = Q4K(block);
+                let weights = q4_k_weights(block.quants());
+                let (scales, minima) = q4_k_scales(block.packed_scales());
+                for j in 0..8 {
+                    let scale = block.scale() * f32::from(scales[j]);
+                    let minimum = block.minimum_scale() * f32::from(minima[j]);
+                    for i in j * 32..j * 32 + 32 {
+                        out[i] = scale * f32::from(weights[i]) - minimum;
+                    }
+                }
+            }
+            Format::Q6K => {
+                let block = Q6K(block);
+                let weights = q6_k_weights(block.low(), block.high());
+                for (j, &sub_scale) in block.scales().iter().enumerate() {
+                    let scale = block.scale() * f32::from(sub_scale as i8);
+                    scaled(scale, &weights[j * 16..j * 16 + 16], &mut out[j * 16..j * 16 + 16]);
+                }
+            }
+        }
+    }
+}
+
+fn scaled(scale: f32, weights: &[i8], out: &mut [f32]) {
+    for (value, &weight) in out.iter_mut().zip(weights) {
+        *value = scale * f32::from(weight);
+    }
+}
+
+fn f16_is_finite(bytes: &[u8; 2]) -> bool {
+    u16::from_le_bytes(*bytes) & 0x7c00 != 0x7c00
+}
