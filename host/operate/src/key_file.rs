@@ -6,7 +6,8 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kvasir_wire::key::SecretKey;
+use kvasir_wire::key::{PublicKey, SecretKey};
+use serde_json::json;
 
 /// A key file holds one line; anything larger is not one.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
@@ -18,7 +19,7 @@ const KEY_FILE_BYTES_MAX: u64 = 4096;
 pub fn create(path: &Path) -> Result<SecretKey> {
     let mut seed = [0u8; 32];
     getrandom::fill(&mut seed).context("the operating system gives no randomness")?;
-    let key = SecretKey::from_seed(&seed);
+    let key = SecretKey::from_seed(seed);
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
     }
@@ -28,7 +29,7 @@ pub fn create(path: &Path) -> Result<SecretKey> {
         .mode(0o600)
         .open(path)
         .with_context(|| format!("cannot make the key file {} (a key is never overwritten)", path.display()))?;
-    file.write_all(format!("{}\n", key.to_text().as_str()).as_bytes())
+    file.write_all(key.to_text().as_bytes())
         .and_then(|()| file.sync_all())
         .with_context(|| format!("cannot write the key file {}", path.display()))?;
     Ok(key)
@@ -49,7 +50,7 @@ pub fn load(path: &Path) -> Result<SecretKey> {
         bail!("{} can be read by others (mode {mode:o}); run: chmod 600 {}", path.display(), path.display());
     }
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the key file {}", path.display()))?;
-    SecretKey::parse(text.trim_end()).with_context(|| format!("{} is no key file", path.display()))
+    SecretKey::from_text(&text).with_context(|| format!("{} is no key file", path.display()))
 }
 
 /// Read the key at `path`, or make one where there is none. The flag says whether it is new.
@@ -58,4 +59,43 @@ pub fn load(path: &Path) -> Result<SecretKey> {
 /// As [`load`] and [`create`].
 pub fn load_or_create(path: &Path) -> Result<(SecretKey, bool)> {
     if path.exists() { Ok((load(path)?, false)) } else { Ok((create(path)?, true)) }
+}
+
+/// `kvasir key new`.
+///
+/// # Errors
+/// As [`create`].
+pub fn command_new(path: &Path, json: bool) -> Result<()> {
+    let key = create(path)?;
+    report(path, &key, json);
+    Ok(())
+}
+
+/// `kvasir key show`.
+///
+/// # Errors
+/// As [`load`].
+pub fn command_show(path: &Path, json: bool) -> Result<()> {
+    report(path, &load(path)?, json);
+    Ok(())
+}
+
+/// `worker` as text of a public key, or as the secret key file that holds it.
+///
+/// # Errors
+/// Where it is neither.
+pub fn public_key(worker: &str) -> Result<PublicKey> {
+    if worker.starts_with("ed25519:") {
+        return worker.parse().with_context(|| format!("{worker:?} is no public key"));
+    }
+    Ok(load(Path::new(worker))?.public())
+}
+
+fn report(path: &Path, key: &SecretKey, json: bool) {
+    let public = key.public();
+    if json {
+        println!("{}", json!({"file": path, "public": public.to_string(), "wallet": public.wallet_digest().to_string()}));
+    } else {
+        println!("public key  {public}\nwallet      {}", public.wallet_digest());
+    }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use directories::ProjectDirs;
+use etcetera::{AppStrategy, AppStrategyArgs, choose_app_strategy};
 use serde::Deserialize;
 
 /// The settings file may not be larger: it is read whole.
@@ -47,9 +47,10 @@ impl Settings {
         let (configuration_folder, data_folder) = match home {
             Some(home) => (home.join("config"), home.join("data")),
             None => {
-                let folders = ProjectDirs::from("", "", "kvasir")
+                let program = AppStrategyArgs { app_name: "kvasir".to_owned(), ..AppStrategyArgs::default() };
+                let folders = choose_app_strategy(program)
                     .context("no home folder is known: set HOME, or name one with --home")?;
-                (folders.config_dir().to_path_buf(), folders.data_dir().to_path_buf())
+                (folders.config_dir(), folders.data_dir())
             }
         };
         let usual = configuration_folder.join("config.toml");

@@ -1,0 +1,460 @@
+//! The words of the command line, and how they become the options of `kvasir-operate`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use kvasir_operate as operate;
+
+/// A mixture-of-experts model on whatever hardware turns up.
+#[derive(Parser)]
+#[command(name = "kvasir", version, max_term_width = 110, after_help = "\
+Examples:
+  kvasir setup                                    make a publisher key of your own, sign the bundled kernel, trust it
+  kvasir run \"The capital of France is\"           answer on this machine
+  kvasir demo                                     the whole path on loopback: gateway, hub, ledger, two workers
+
+Settings: flags, then KVASIR_* variables, then config.toml in the configuration folder.")]
+pub struct CommandLine {
+    /// Print one JSON object on standard output; everything else goes to standard error.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say more on standard error (twice: everything). KVASIR_LOG=crate=level picks by crate.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Say only errors on standard error.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Settings file instead of config.toml in the configuration folder.
+    #[arg(long, global = true, env = "KVASIR_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Folder for settings, keys and packages instead of the user's own.
+    #[arg(long, global = true, env = "KVASIR_HOME", value_name = "FOLDER")]
+    pub home: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Make a publisher key of your own, sign the bundled kernel with it, and trust it. Safe to repeat.
+    #[command(after_help = "Example:\n  kvasir setup")]
+    Setup(SetupArguments),
+    /// Answer a prompt, with local experts or with workers behind a hub.
+    #[command(after_help = "\
+Examples:
+  kvasir run \"The capital of France is\"
+  kvasir run --tokens 64 --temperature 0.8 --top-p 0.95 --seed 7 \"Kenya is\"
+  kvasir run --hub ws://127.0.0.1:7301 --ticket backbone.ticket --key backbone.key --workers 2 \"Ibu kota Jepang adalah\"
+  echo \"Die Hauptstadt von Norwegen ist\" | kvasir run -")]
+    Run(RunArguments),
+    /// Lend this machine: hold experts and compute them for a backbone, over one outbound connection.
+    #[command(after_help = "\
+Example:
+  kvasir worker --gateway wss://gateway.example/v1/worker --ticket worker.ticket --key worker.key --wallet wallet.delegation")]
+    Worker(WorkerArguments),
+    /// Show the whole path on loopback: one prompt answered by local and by remote experts, compared bit for bit.
+    #[command(after_help = "\
+Examples:
+  kvasir demo
+  kvasir demo --rtt 13ms --remote-layers 0,1
+  kvasir demo --flip-bit            negative control: one worker flips one bit of one result, and it is noticed")]
+    Demo(DemoArguments),
+    /// Measure tokens per second of prefill and decode on a model.
+    #[command(after_help = "Example:\n  kvasir bench --prompt-tokens 512 --tokens 128 --threads 2")]
+    Bench(BenchArguments),
+    /// Show what a model file holds: shape, formats, digest.
+    #[command(after_help = "Example:\n  kvasir inspect models/atlas/atlas-q4_k_m.gguf")]
+    Inspect {
+        /// GGUF file or Hugging Face folder.
+        #[arg(env = "KVASIR_MODEL")]
+        model: Option<PathBuf>,
+    },
+    /// Make and show keys.
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Make and check kernel packages.
+    #[command(subcommand)]
+    Plugin(PluginCommand),
+    /// Print completions for a shell.
+    #[command(after_help = "Example:\n  kvasir completions bash > /etc/bash_completion.d/kvasir")]
+    Completions { shell: clap_complete::Shell },
+}
+
+#[derive(Subcommand)]
+pub enum KeyCommand {
+    /// Make a secret key file (mode 600; never overwrites) and print its public key.
+    #[command(after_help = "Example:\n  kvasir key new worker.key")]
+    New { path: PathBuf },
+    /// Print the public key and the wallet number of a secret key file.
+    #[command(after_help = "Example:\n  kvasir key show wallet.key")]
+    Show { path: PathBuf },
+    /// Let a wallet receive what a worker key earns: the wallet signs a delegation to the worker.
+    #[command(after_help = "Example:\n  kvasir key delegate --wallet wallet.key --worker ed25519:… --network demo --out wallet.delegation")]
+    Delegate {
+        /// Secret key file of the wallet.
+        #[arg(long)]
+        wallet: PathBuf,
+        /// Public key of the worker, or its secret key file.
+        #[arg(long)]
+        worker: String,
+        /// Name of the network for which it holds.
+        #[arg(long)]
+        network: String,
+        /// Where to write the signed note.
+        #[arg(long)]
+        out: PathBuf,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum PluginCommand {
+    /// Turn a core WASM module built against the WIT world into a component.
+    #[command(after_help = "Example:\n  kvasir plugin component kernel.wasm kernel-component.wasm")]
+    Component { module: PathBuf, component: PathBuf },
+    /// Pack and sign a folder that holds plugin.toml, kernel.wasm and vectors/.
+    #[command(after_help = "Example:\n  kvasir plugin pack my-kernel --key publisher.key --out my-kernel-0.1.0.kvp")]
+    Pack {
+        folder: PathBuf,
+        /// Secret key file of the publisher.
+        #[arg(long)]
+        key: PathBuf,
+        /// Package to write.
+        #[arg(long)]
+        out: PathBuf,
+        /// Days until the signature expires.
+        #[arg(long, default_value_t = 365)]
+        days: u32,
+    },
+    /// Check a package's signature and digests against the trusted publishers, then run its golden vectors.
+    #[command(after_help = "Example:\n  kvasir plugin verify my-kernel-0.1.0.kvp")]
+    Verify {
+        /// Package; the installed one where none is named.
+        package: Option<PathBuf>,
+        /// Folder of trusted publishers' public keys.
+        #[arg(long, env = "KVASIR_TRUST")]
+        trust: Option<PathBuf>,
+    },
+}
+
+#[derive(Args)]
+pub struct SetupArguments {
+    /// Sign again with the publisher key that is there, for instance when the signature has expired.
+    #[arg(long)]
+    pub renew: bool,
+}
+
+/// What every command that computes needs.
+#[derive(Args, Clone)]
+pub struct ComputeArguments {
+    /// GGUF file or Hugging Face folder.
+    #[arg(short, long, env = "KVASIR_MODEL", value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// Package of the expert kernel.
+    #[arg(long, env = "KVASIR_PLUGIN", value_name = "FILE")]
+    pub plugin: Option<PathBuf>,
+    /// Folder of trusted publishers' public keys.
+    #[arg(long, env = "KVASIR_TRUST", value_name = "FOLDER")]
+    pub trust: Option<PathBuf>,
+    /// Threads that compute [default: one a core].
+    #[arg(short, long, env = "KVASIR_THREADS", value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+#[derive(Args)]
+pub struct RunArguments {
+    /// The prompt (several are answered in turn); `-` reads one from standard input.
+    #[arg(required = true)]
+    pub prompts: Vec<String>,
+    #[command(flatten)]
+    pub compute: ComputeArguments,
+    /// Most tokens to generate for each prompt.
+    #[arg(short = 'n', long, default_value_t = 32)]
+    pub tokens: usize,
+    /// 0 is greedy.
+    #[arg(long, default_value_t = 0.0)]
+    pub temperature: f32,
+    /// Sample among the k likeliest tokens only.
+    #[arg(long)]
+    pub top_k: Option<usize>,
+    /// Sample among the likeliest tokens that make up this much probability.
+    #[arg(long)]
+    pub top_p: Option<f32>,
+    /// Seed of the sampler.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Prompt tokens computed at once.
+    #[arg(long, default_value_t = 256)]
+    pub prefill_chunk: usize,
+    /// Treat the prompt as the user's message and apply the model's chat template.
+    #[arg(long)]
+    pub chat: bool,
+    /// Write the logits of every generated position to this file: raw f32, little-endian.
+    #[arg(long, value_name = "FILE")]
+    pub logits: Option<PathBuf>,
+    /// Hub that brings workers: ws://HOST:PORT. Without it every expert is computed here.
+    #[arg(long, env = "KVASIR_HUB", requires_all = ["ticket", "key"])]
+    pub hub: Option<String>,
+    /// Ticket file for the hub.
+    #[arg(long, env = "KVASIR_TICKET", value_name = "FILE")]
+    pub ticket: Option<PathBuf>,
+    /// Secret key file that the ticket names.
+    #[arg(long, env = "KVASIR_KEY", value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Wait for this many workers before the first prompt.
+    #[arg(long, default_value_t = 1, requires = "hub")]
+    pub workers: usize,
+    /// Layers whose experts are remote: `all`, or numbers and ranges such as `0,2-3`.
+    #[arg(long, default_value = "all", requires = "hub")]
+    pub remote_layers: String,
+    /// How experts are dealt over workers.
+    #[arg(long, default_value = "layers", requires = "hub")]
+    pub placement: PlacementArgument,
+    /// Longest wait for one call before it is computed here, such as 500ms [default: from measured latency].
+    #[arg(long, value_parser = parse_duration, requires = "hub")]
+    pub deadline: Option<Duration>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum PlacementArgument {
+    /// Whole layers, in turn: a worker returns one summed row.
+    Layers,
+    /// The experts of every layer, in turn: workers return their experts' rows one by one.
+    Experts,
+}
+
+#[derive(Args)]
+pub struct WorkerArguments {
+    /// Gateway to dial: wss://HOST[:PORT].
+    #[arg(long, env = "KVASIR_GATEWAY")]
+    pub gateway: String,
+    /// Ticket file from the network's operator.
+    #[arg(long, env = "KVASIR_TICKET", value_name = "FILE")]
+    pub ticket: PathBuf,
+    /// Secret key file that the ticket names.
+    #[arg(long, env = "KVASIR_KEY", value_name = "FILE")]
+    pub key: PathBuf,
+    /// Delegation note by which the wallet accepts what this worker earns (`kvasir key delegate`).
+    #[arg(long, env = "KVASIR_WALLET", value_name = "FILE")]
+    pub wallet: Option<PathBuf>,
+    /// Certificate authority to trust instead of the public ones, in PEM.
+    #[arg(long, env = "KVASIR_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Local copy of the model: experts are read from it, after their digests were checked, instead of being sent.
+    #[arg(short, long, env = "KVASIR_MODEL", value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// Package of the expert kernel.
+    #[arg(long, env = "KVASIR_PLUGIN", value_name = "FILE")]
+    pub plugin: Option<PathBuf>,
+    /// Folder of trusted publishers' public keys.
+    #[arg(long, env = "KVASIR_TRUST", value_name = "FOLDER")]
+    pub trust: Option<PathBuf>,
+    /// Threads that compute [default: one a core].
+    #[arg(short, long, env = "KVASIR_THREADS", value_name = "N")]
+    pub threads: Option<usize>,
+    /// Most memory for experts, in MiB.
+    #[arg(long, default_value_t = 4096, value_name = "MIB")]
+    pub memory: u64,
+    /// Folder to keep signed receipts in.
+    #[arg(long, value_name = "FOLDER")]
+    pub receipts: Option<PathBuf>,
+    /// Danger, for demonstrations: flip one bit of this result (counted from 0).
+    #[arg(long, value_name = "RESULT", hide_short_help = true)]
+    pub danger_flip_bit_of_result: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct DemoArguments {
+    /// GGUF file or Hugging Face folder.
+    #[arg(short, long, env = "KVASIR_MODEL", value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// Prompts instead of the built-in ones.
+    #[arg(long = "prompt", value_name = "TEXT")]
+    pub prompts: Vec<String>,
+    /// Tokens to generate for each prompt.
+    #[arg(short = 'n', long, default_value_t = 8)]
+    pub tokens: usize,
+    /// Workers to start.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub workers: u16,
+    /// Layers whose experts are remote: `all`, or numbers and ranges such as `0,2-3`.
+    #[arg(long, default_value = "all")]
+    pub remote_layers: String,
+    /// How experts are dealt over workers.
+    #[arg(long, default_value = "layers")]
+    pub placement: PlacementArgument,
+    /// Round trip to put between the workers and the gateway, such as 13ms.
+    #[arg(long, value_parser = parse_duration)]
+    pub rtt: Option<Duration>,
+    /// Negative control: one worker flips one bit of one result; exit 0 where the difference is noticed.
+    #[arg(long)]
+    pub flip_bit: bool,
+    /// Port of the public edge [default: a free one].
+    #[arg(long)]
+    pub listen: Option<SocketAddr>,
+    /// Keep keys, ledger and logs in this folder instead of a temporary one.
+    #[arg(long, value_name = "FOLDER")]
+    pub keep: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct BenchArguments {
+    #[command(flatten)]
+    pub compute: ComputeArguments,
+    /// Tokens of the prefill.
+    #[arg(long, default_value_t = 512)]
+    pub prompt_tokens: usize,
+    /// Tokens of the decode.
+    #[arg(short = 'n', long, default_value_t = 128)]
+    pub tokens: usize,
+    /// Runs; the best and the median are reported.
+    #[arg(long, default_value_t = 5)]
+    pub runs: usize,
+}
+
+impl From<&SetupArguments> for operate::setup::SetupOptions {
+    fn from(arguments: &SetupArguments) -> Self {
+        operate::setup::SetupOptions { renew: arguments.renew }
+    }
+}
+
+impl From<&ComputeArguments> for operate::local::ComputeOptions {
+    fn from(arguments: &ComputeArguments) -> Self {
+        operate::local::ComputeOptions {
+            model: arguments.model.clone(),
+            plugin: arguments.plugin.clone(),
+            trust: arguments.trust.clone(),
+            threads: arguments.threads,
+        }
+    }
+}
+
+impl From<PlacementArgument> for operate::remote::PlacementChoice {
+    fn from(argument: PlacementArgument) -> Self {
+        match argument {
+            PlacementArgument::Layers => operate::remote::PlacementChoice::Layers,
+            PlacementArgument::Experts => operate::remote::PlacementChoice::Experts,
+        }
+    }
+}
+
+impl TryFrom<&RunArguments> for operate::run::RunOptions {
+    type Error = anyhow::Error;
+
+    fn try_from(arguments: &RunArguments) -> anyhow::Result<Self> {
+        let remote = match (&arguments.hub, &arguments.ticket, &arguments.key) {
+            (Some(hub), Some(ticket), Some(key)) => Some(operate::remote::RemoteOptions {
+                hub: hub.clone(),
+                ticket: ticket.clone(),
+                key: key.clone(),
+                workers: arguments.workers,
+                layers: arguments.remote_layers.parse()?,
+                placement: arguments.placement.into(),
+                deadline: arguments.deadline,
+            }),
+            _ => None,
+        };
+        Ok(operate::run::RunOptions {
+            compute: (&arguments.compute).into(),
+            prompts: arguments.prompts.clone(),
+            tokens: arguments.tokens,
+            temperature: arguments.temperature,
+            top_k: arguments.top_k,
+            top_p: arguments.top_p,
+            seed: arguments.seed,
+            prefill_chunk: arguments.prefill_chunk,
+            chat: arguments.chat,
+            logits: arguments.logits.clone(),
+            remote,
+        })
+    }
+}
+
+impl From<&WorkerArguments> for operate::serve_worker::WorkerSettings {
+    fn from(arguments: &WorkerArguments) -> Self {
+        operate::serve_worker::WorkerSettings {
+            gateway: arguments.gateway.clone(),
+            ticket: arguments.ticket.clone(),
+            key: arguments.key.clone(),
+            wallet: arguments.wallet.clone(),
+            certificate_authority: arguments.ca.clone(),
+            model: arguments.model.clone(),
+            plugin: arguments.plugin.clone(),
+            trust: arguments.trust.clone(),
+            threads: arguments.threads,
+            memory_mebibytes: arguments.memory,
+            receipts: arguments.receipts.clone(),
+            flip_bit_of_result: arguments.danger_flip_bit_of_result,
+        }
+    }
+}
+
+impl TryFrom<&DemoArguments> for operate::demo::DemoOptions {
+    type Error = anyhow::Error;
+
+    fn try_from(arguments: &DemoArguments) -> anyhow::Result<Self> {
+        let _: operate::remote::LayerSelection = arguments.remote_layers.parse()?;
+        Ok(operate::demo::DemoOptions {
+            model: arguments.model.clone(),
+            prompts: arguments.prompts.clone(),
+            tokens: arguments.tokens,
+            workers: usize::from(arguments.workers),
+            remote_layers: arguments.remote_layers.clone(),
+            placement: arguments.placement.into(),
+            round_trip: arguments.rtt,
+            flip_bit: arguments.flip_bit,
+            listen: arguments.listen,
+            keep: arguments.keep.clone(),
+        })
+    }
+}
+
+impl From<&BenchArguments> for operate::bench::BenchOptions {
+    fn from(arguments: &BenchArguments) -> Self {
+        operate::bench::BenchOptions {
+            compute: (&arguments.compute).into(),
+            prompt_tokens: arguments.prompt_tokens,
+            tokens: arguments.tokens,
+            runs: arguments.runs,
+        }
+    }
+}
+
+/// `13ms`, `1.5s`, `250us`; at most an hour.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).ok_or("name a unit: 13ms, 1.5s, 250us")?;
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number.parse().map_err(|_| format!("{number:?} is no number"))?;
+    let seconds = match unit {
+        "us" => number / 1e6,
+        "ms" => number / 1e3,
+        "s" => number,
+        _ => return Err(format!("the unit {unit:?} is not known; use us, ms or s")),
+    };
+    if !(0.0..=3600.0).contains(&seconds) {
+        return Err(format!("{text} is not between 0 and an hour"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_have_units_and_bounds() {
+        assert_eq!(parse_duration("13ms"), Ok(Duration::from_millis(13)));
+        assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
+        for wrong in ["13", "ms", "13min", "-1s", "1e9s", "NaNs"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

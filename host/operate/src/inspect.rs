@@ -1,0 +1,51 @@
+//! `kvasir inspect`: what a model file holds.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use kvasir_model::{ExpertIndex, LayerIndex, Model};
+use serde_json::json;
+
+use crate::settings::Settings;
+
+/// Print shape, formats and digests of the model at `path`.
+///
+/// # Errors
+/// Where the model cannot be used.
+pub fn command(settings: &Settings, path: Option<&Path>, json: bool) -> Result<()> {
+    let path = settings.model(path)?;
+    let model = Model::open(&path).with_context(|| format!("cannot use the model {}", path.display()))?;
+    let digests = model.digests().with_context(|| format!("cannot digest the model {}", path.display()))?;
+    let config = model.config();
+    let mut formats: BTreeMap<String, u64> = BTreeMap::new();
+    let mut expert_bytes = 0u64;
+    for layer in 0..config.layers {
+        for expert in 0..config.experts {
+            let tensors = model.expert(LayerIndex(layer as u16), ExpertIndex(expert as u16))?;
+            for tensor in [&tensors.gate, &tensors.up, &tensors.down] {
+                let bytes = tensor.bytes().len() as u64;
+                *formats.entry(tensor.format().name().to_owned()).or_default() += bytes;
+                expert_bytes += bytes;
+            }
+        }
+    }
+    if json {
+        let text = config.canonical_text();
+        let configuration: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once(' ')).collect();
+        println!(
+            "{}",
+            json!({
+                "path": path, "name": model.name(), "digest": digests.model.to_string(), "configuration": configuration,
+                "expert_bytes": expert_bytes, "expert_bytes_by_format": formats, "chat_template": model.chat_template().is_some(),
+            })
+        );
+    } else {
+        println!("{} ({})", model.name(), path.display());
+        println!("digest   {}", digests.model);
+        let named: Vec<String> = formats.iter().map(|(name, bytes)| format!("{name} {bytes} bytes")).collect();
+        println!("experts  {} layers x {} = {expert_bytes} bytes ({})", config.layers, config.experts, named.join(", "));
+        print!("{}", config.canonical_text());
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! What every command that computes needs: the model, the verified kernel, the runner, and the layers on top.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use kvasir_backbone::Backbone;
+use kvasir_experts::{ExpertRunner, LocalExperts, RunnerOptions, VerifiedPlugin};
+use kvasir_model::Model;
+use kvasir_plugin::TrustStore;
+
+use crate::settings::Settings;
+use crate::setup;
+
+/// A package may not be larger: it is read whole.
+const PACKAGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// More threads than this are a typing error.
+const THREADS_MAX: usize = 1024;
+
+/// What is named on the command line; the settings fill in the rest.
+#[derive(Debug, Clone, Default)]
+pub struct ComputeOptions {
+    /// GGUF file or Hugging Face folder.
+    pub model: Option<PathBuf>,
+    /// Package of the expert kernel.
+    pub plugin: Option<PathBuf>,
+    /// Folder of trusted publishers' public keys.
+    pub trust: Option<PathBuf>,
+    /// Threads that compute; none means one a core.
+    pub threads: Option<usize>,
+}
+
+/// A model that answers on this machine.
+pub struct Local {
+    /// The opened model.
+    pub model: Arc<Model>,
+    /// The kernel whose experts answer.
+    pub plugin: VerifiedPlugin,
+    /// Experts loaded into the sandbox.
+    pub runner: Arc<ExpertRunner>,
+    /// Layers, router and sampler.
+    pub backbone: Backbone,
+}
+
+impl Local {
+    /// Open the model, verify the kernel and start the threads.
+    ///
+    /// # Errors
+    /// The first of these that fails, with the file that it concerns.
+    pub fn open(settings: &Settings, options: &ComputeOptions) -> Result<Local> {
+        let threads = threads(settings, options.threads)?;
+        let path = settings.model(options.model.as_deref())?;
+        let model = Arc::new(Model::open(&path).with_context(|| format!("cannot use the model {}", path.display()))?);
+        let plugin = verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
+        let runner = Arc::new(ExpertRunner::new(&plugin, RunnerOptions { instances: threads, ..RunnerOptions::default() })?);
+        let backbone = Backbone::new(Arc::clone(&model), Some(threads))?;
+        Ok(Local { model, plugin, runner, backbone })
+    }
+
+    /// Routed experts, computed here.
+    pub fn experts(&self) -> LocalExperts {
+        LocalExperts::new(Arc::clone(&self.model), Arc::clone(&self.runner))
+    }
+}
+
+/// The number of threads: named, in the settings, or one a core.
+///
+/// # Errors
+/// Where zero or an absurd number is named.
+pub fn threads(settings: &Settings, named: Option<usize>) -> Result<NonZeroUsize> {
+    let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    match settings.threads(named) {
+        None => Ok(cores),
+        Some(count) if count > THREADS_MAX => bail!("{count} threads are too many; at most {THREADS_MAX}"),
+        Some(count) => NonZeroUsize::new(count).context("0 threads cannot compute; name at least 1"),
+    }
+}
+
+/// Read and verify the kernel package.
+///
+/// # Errors
+/// Where there is none, or it is refused; the message says what to do.
+pub fn verified_plugin(settings: &Settings, plugin: Option<&Path>, trust: Option<&Path>) -> Result<VerifiedPlugin> {
+    let path = settings.plugin(plugin);
+    if !path.exists() {
+        bail!("there is no kernel at {}: run `kvasir setup`, or name a package with --plugin", path.display());
+    }
+    let size = fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?.len();
+    if size > PACKAGE_BYTES_MAX {
+        bail!("the package {} has {size} bytes; at most {PACKAGE_BYTES_MAX} are read", path.display());
+    }
+    let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let trust = settings.trust(trust);
+    let store = TrustStore::load_folder(&trust)
+        .with_context(|| format!("cannot use the trusted keys in {} (`kvasir setup` makes one)", trust.display()))?;
+    kvasir_plugin::verify(&bytes, &store, setup::now())
+        .with_context(|| format!("the kernel package {} is refused", path.display()))
+}

@@ -1,0 +1,113 @@
+//! `kvasir setup`: the kernel that comes with the program, signed by a publisher key of the user's own.
+//!
+//! No private key travels with the source, so whoever builds Kvasir is the publisher of what they built: the first set-up makes
+//! a key, signs the bundled component with it, and puts its public half among the trusted ones.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use kvasir_plugin::{PackageContents, TrustStore, UnixSeconds, Validity, VerifiedPlugin};
+use serde_json::json;
+
+use crate::key_file;
+use crate::settings::Settings;
+
+/// File name of the package that [`command`] writes.
+pub const BUNDLED_PACKAGE_NAME: &str = "swiglu-0.1.0.kvp";
+/// How long a signature of one's own holds.
+const VALID_DAYS: u64 = 365;
+/// A clock that runs a little behind must not refuse what was signed a moment ago.
+const CLOCK_SLACK_SECONDS: u64 = 3600;
+
+/// What `kvasir setup` may be told.
+pub struct SetupOptions {
+    /// Sign again although a valid package is there.
+    pub renew: bool,
+}
+
+/// `kvasir setup`. Safe to repeat: what is there and valid stays.
+///
+/// # Errors
+/// Where a key, the package or the trusted key cannot be written, or a package that was written does not verify.
+pub fn command(settings: &Settings, options: &SetupOptions, json: bool) -> Result<()> {
+    let key_path = settings.configuration_folder.join("keys/publisher.key");
+    let package = settings.plugin(None);
+    let trust = settings.trust(None);
+    let (key, new_key) = key_file::load_or_create(&key_path)?;
+    write_trusted(&trust, "own", &key)?;
+    let store = TrustStore::load_folder(&trust)?;
+    let current = fs::read(&package).ok().and_then(|bytes| kvasir_plugin::verify(&bytes, &store, now()).ok());
+    let signed = options.renew || current.is_none();
+    let plugin = match current {
+        Some(plugin) if !options.renew => plugin,
+        _ => write_package(&package, &key, &store)?,
+    };
+    if json {
+        println!(
+            "{}",
+            json!({
+                "publisher": key.public().to_string(), "new_key": new_key, "signed": signed, "package": package,
+                "plugin": plugin.digest().to_string(), "trust": trust,
+            })
+        );
+    } else {
+        println!("publisher  {} ({})", key.public(), if new_key { "new" } else { "there already" });
+        println!("package    {} ({})", package.display(), if signed { "signed" } else { "valid already" });
+        println!("plugin     {} {} {}", plugin.name(), plugin.version(), plugin.digest());
+    }
+    Ok(())
+}
+
+/// The bundled kernel, ready to be packed.
+pub fn bundled_kernel() -> PackageContents {
+    let vectors: BTreeMap<String, Vec<u8>> =
+        BUNDLED_VECTORS.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
+    PackageContents { manifest: BUNDLED_MANIFEST.to_vec(), component: BUNDLED_COMPONENT.to_vec(), vectors }
+}
+
+/// Seconds since 1970 by this machine's clock.
+pub fn now() -> UnixSeconds {
+    UnixSeconds(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}
+
+/// Put the public half of `key` among the trusted publishers, as `name`.pub.
+fn write_trusted(folder: &Path, name: &str, key: &kvasir_wire::key::SecretKey) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let path = folder.join(format!("{name}.pub"));
+    fs::write(&path, format!("{} {name}\n", key.public())).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn write_package(path: &Path, key: &kvasir_wire::key::SecretKey, store: &TrustStore) -> Result<VerifiedPlugin> {
+    let bytes = kvasir_plugin::pack(&bundled_kernel(), validity(VALID_DAYS), key.signing_key())?;
+    let plugin = kvasir_plugin::verify(&bytes, store, now()).context("the package that was just signed does not verify")?;
+    write_whole(path, &bytes)?;
+    Ok(plugin)
+}
+
+/// From now, with some slack for clocks, for `days`.
+pub fn validity(days: u64) -> Validity {
+    let now = now().0;
+    Validity {
+        not_before: UnixSeconds(now.saturating_sub(CLOCK_SLACK_SECONDS)),
+        expires: UnixSeconds(now.saturating_add(days.saturating_mul(86_400))),
+    }
+}
+
+/// Write a file so that a reader finds either the old bytes or all of the new ones.
+///
+/// # Errors
+/// Where the folder cannot be made or written.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let folder: PathBuf = path.parent().map_or_else(PathBuf::new, Path::to_path_buf);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let beside = path.with_extension("new");
+    fs::write(&beside, bytes).with_context(|| format!("cannot write {}", beside.display()))?;
+    fs::rename(&beside, path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+const BUNDLED_MANIFEST: &[u8] = include_bytes!("../../../plugins/swiglu/plugin.toml");
+const BUNDLED_COMPONENT: &[u8] = include_bytes!("../../../plugins/swiglu/release/swiglu-0.1.0.wasm");
+const BUNDLED_VECTORS: &[(&str, &[u8])] = &[];
