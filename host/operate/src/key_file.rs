@@ -6,11 +6,16 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use kvasir_wire::account::{Delegation, Statement};
 use kvasir_wire::key::{PublicKey, SecretKey};
 use serde_json::json;
 
 /// A key file holds one line; anything larger is not one.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
+/// How long a delegation holds: a year.
+const DELEGATION_SECONDS: u64 = 365 * 86_400;
+/// A clock that runs a little behind must not refuse what was signed a moment ago.
+const CLOCK_SLACK_SECONDS: u64 = 3600;
 
 /// Make a new key and write it to `path`, which must not exist. The file is readable by its owner alone.
 ///
@@ -77,6 +82,30 @@ pub fn command_new(path: &Path, json: bool) -> Result<()> {
 /// As [`load`].
 pub fn command_show(path: &Path, json: bool) -> Result<()> {
     report(path, &load(path)?, json);
+    Ok(())
+}
+
+/// `kvasir key delegate`: the wallet lets a worker's key earn for it.
+///
+/// # Errors
+/// Where a key cannot be read, the network's name is none, or the note cannot be written.
+pub fn command_delegate(wallet: &Path, worker: &str, network: &str, out: &Path, json: bool) -> Result<()> {
+    let wallet = load(wallet)?;
+    let now = crate::setup::now().0;
+    let delegation = Delegation {
+        network: network.parse().with_context(|| format!("{network:?} is no name of a network"))?,
+        wallet: wallet.public(),
+        worker: public_key(worker)?,
+        from: now.saturating_sub(CLOCK_SLACK_SECONDS),
+        until: now.saturating_add(DELEGATION_SECONDS),
+    };
+    let note = delegation.sign(&wallet);
+    crate::setup::write_whole(out, note.to_string().as_bytes())?;
+    if json {
+        println!("{}", json!({"file": out, "wallet": delegation.payee().to_string(), "worker": delegation.worker.to_string()}));
+    } else {
+        println!("wallet {} receives what {} earns", delegation.payee(), delegation.worker);
+    }
     Ok(())
 }
 

@@ -1,0 +1,483 @@
+//! The demo's network: keys, ledger, hub, edge, settlement poller and workers, each a process of its own.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::report::Steps;
+use crate::process::{Server, report};
+use crate::remote::PlacementChoice;
+use crate::{delay, key_file};
+
+/// Name of the demo's network, in every ticket, note and receipt.
+const NETWORK: &str = "demo.kvasir.example";
+/// What the payer's account is funded with: 1 KVR.
+const FUND_NANOKVR: u64 = 1_000_000_000;
+/// How long a worker may take until it is connected.
+const WORKER_WITHIN: Duration = Duration::from_secs(60);
+/// How long receipts may take to be credited after the last call.
+const CREDIT_WITHIN: Duration = Duration::from_secs(60);
+/// How often the settlement poller of the demo asks.
+const SETTLE_INTERVAL: &str = "200ms";
+
+/// What the network is made of.
+pub struct NetworkOptions {
+    /// An empty folder for keys, ledger and logs.
+    pub folder: PathBuf,
+    /// The model that answers.
+    pub model: PathBuf,
+    /// Workers to start.
+    pub workers: usize,
+    /// Delay between workers and edge.
+    pub round_trip: Option<Duration>,
+    /// The first worker flips one bit of its first result.
+    pub flip_bit: bool,
+    /// Address of the edge.
+    pub listen: Option<SocketAddr>,
+}
+
+/// One prompt's answer.
+#[derive(Debug, Clone, Default)]
+pub struct Answer {
+    /// The prompt.
+    pub prompt: String,
+    /// Its continuation.
+    pub text: String,
+    /// The generated tokens.
+    pub tokens: Vec<u64>,
+}
+
+/// What one `kvasir run` reported.
+#[derive(Debug, Clone, Default)]
+pub struct Generation {
+    /// In the order of the prompts.
+    pub answers: Vec<Answer>,
+    /// Logits of every generated position of every prompt, one after the other.
+    pub logits: Vec<f32>,
+    /// Logits of one position.
+    pub vocabulary: usize,
+    /// Of the decode.
+    pub tokens_per_second: f64,
+    /// Calls answered by workers.
+    pub remote_calls: u64,
+    /// Calls that were computed locally because a worker did not answer well or in time.
+    pub recomputed_calls: u64,
+    /// Waits for a remote answer per generated token.
+    pub round_trips_per_token: f64,
+}
+
+/// One wallet's credit.
+#[derive(Debug, Clone, Serialize)]
+pub struct WalletCredit {
+    /// SHA-256 of the wallet's key.
+    pub wallet: String,
+    /// Bytes of its latest receipts.
+    pub bytes: u64,
+    /// Pending and posted.
+    pub nanokvr: u64,
+}
+
+/// What the ledger says at the end.
+#[derive(Debug, Clone, Serialize)]
+pub struct Account {
+    /// Bytes up and down over all sessions, by the latest receipts.
+    pub metered_bytes: u64,
+    /// Credited over all wallets.
+    pub credited_nanokvr: u64,
+    /// One entry a worker.
+    pub wallets: Vec<WalletCredit>,
+}
+
+/// The running network.
+pub struct Network {
+    programs: Programs,
+    folder: PathBuf,
+    model: PathBuf,
+    hub: Server,
+    ledger: Server,
+    others: Vec<Server>,
+    workers: Vec<Server>,
+    wallets: Vec<String>,
+}
+
+impl Network {
+    /// Make keys and start everything.
+    ///
+    /// # Errors
+    /// The first program that does not start, with the end of its log.
+    pub fn start(options: &NetworkOptions, steps: &Steps) -> Result<Network> {
+        let programs = Programs::beside_this_one(&options.folder)?;
+        let folder = &options.folder;
+        for name in ["keys", "logs"] {
+            fs::create_dir_all(folder.join(name)).with_context(|| format!("cannot make {}/{name}", folder.display()))?;
+        }
+        let logs = folder.join("logs");
+
+        steps.step("making keys and a signed kernel");
+        report(programs.kvasir().arg("setup"))?;
+        for name in ["hub", "treasury", "settler", "backbone"] {
+            key_file::create(&key(folder, name))?;
+        }
+        report(programs.gateway().args(["edge-key"]).arg(key(folder, "edge")))?;
+        report(programs.gateway().args(["certificate", "--name", "localhost", "--out"]).arg(folder.join("tls")))?;
+
+        steps.step("starting the ledger");
+        report(
+            programs
+                .ledger()
+                .arg("init")
+                .arg("--folder")
+                .arg(folder.join("ledger"))
+                .args(["--network", NETWORK])
+                .args(["--treasury", &public(folder, "treasury")?])
+                .args(["--hub", &public(folder, "hub")?])
+                .args(["--settler", &public(folder, "settler")?]),
+        )?;
+        let ledger = Server::start(
+            "ledger",
+            programs.ledger().args(["serve", "--listen", "127.0.0.1:0", "--folder"]).arg(folder.join("ledger")),
+            &logs,
+        )?;
+        let ledger_url = format!("http://{}", ledger.address);
+        report(
+            programs
+                .ledger()
+                .args(["price", "set", "--url", &ledger_url, "--key"])
+                .arg(key(folder, "treasury"))
+                .args(["--nanokvr-per-byte", "7"]),
+        )?;
+        report(
+            programs
+                .ledger()
+                .args(["fund", "--url", &ledger_url, "--key"])
+                .arg(key(folder, "treasury"))
+                .args(["--account", &public(folder, "backbone")?, "--nanokvr", &FUND_NANOKVR.to_string()]),
+        )?;
+
+        steps.step("starting hub, edge and settlement");
+        let hub = Server::start(
+            "hub",
+            programs
+                .gateway()
+                .args(["hub", "--listen", "127.0.0.1:0", "--network", NETWORK, "--ledger", &ledger_url, "--hub-key"])
+                .arg(key(folder, "hub"))
+                .arg("--spool")
+                .arg(folder.join("spool")),
+            &logs,
+        )?;
+        let edge_listen = options.listen.map_or_else(|| "127.0.0.1:0".to_owned(), |address| address.to_string());
+        let edge = Server::start(
+            "edge",
+            programs
+                .gateway()
+                .args(["edge", "--listen", &edge_listen, "--network", NETWORK, "--hub", &hub.address, "--edge-key"])
+                .arg(key(folder, "edge"))
+                .arg("--certificate")
+                .arg(folder.join("tls/server.pem"))
+                .arg("--certificate-key")
+                .arg(folder.join("tls/server.key")),
+            &logs,
+        )?;
+        let settle = Server::spawn(
+            "settle",
+            programs
+                .gateway()
+                .args(["settle", "--ledger", &ledger_url, "--network", NETWORK, "--interval", SETTLE_INTERVAL, "--settler-key"])
+                .arg(key(folder, "settler"))
+                .arg("--cursor")
+                .arg(folder.join("settle.cursor")),
+            &logs,
+        )?;
+
+        let mut network = Network {
+            programs,
+            folder: folder.clone(),
+            model: options.model.clone(),
+            hub,
+            ledger,
+            others: Vec::new(),
+            workers: Vec::new(),
+            wallets: Vec::new(),
+        };
+        let edge_address: SocketAddr =
+            edge.address.parse().with_context(|| format!("the edge listens on {:?}", edge.address))?;
+        network.others = vec![edge, settle];
+        let address = match options.round_trip {
+            Some(round_trip) => delay::start(edge_address, round_trip)?,
+            None => edge_address,
+        };
+        network.ticket("backbone", "backbone", None)?;
+        steps.step("starting workers");
+        for number in 0..options.workers {
+            network.start_worker(number, address.port(), options.flip_bit && number == 0)?;
+        }
+        Ok(network)
+    }
+
+    /// One generation by a backbone process without any hub.
+    ///
+    /// # Errors
+    /// Where it fails.
+    pub fn run_local(&self, prompts: &[String], tokens: usize) -> Result<Generation> {
+        self.run("local", prompts, tokens, |_| {})
+    }
+
+    /// One generation by a backbone process with the workers.
+    ///
+    /// # Errors
+    /// Where it fails.
+    pub fn run_remote(
+        &self,
+        prompts: &[String],
+        tokens: usize,
+        layers: &str,
+        placement: PlacementChoice,
+    ) -> Result<Generation> {
+        self.run("remote", prompts, tokens, |command| {
+            command
+                .args(["--hub", &format!("ws://{}", self.hub.address), "--ticket"])
+                .arg(self.folder.join("backbone.ticket"))
+                .arg("--key")
+                .arg(key(&self.folder, "backbone"))
+                .args(["--workers", &self.workers.len().to_string()])
+                .args(["--remote-layers", layers, "--placement", placement.name()]);
+        })
+    }
+
+    /// Wait until every receipt of the ledger is credited, and read the wallets.
+    ///
+    /// # Errors
+    /// Where that takes too long.
+    pub fn settled(&mut self) -> Result<Account> {
+        let url = format!("http://{}", self.ledger.address);
+        let deadline = Instant::now() + CREDIT_WITHIN;
+        loop {
+            let receipts = report(self.programs.ledger().args(["receipts", "--url", &url]))?;
+            let metered = latest_bytes(&receipts)?;
+            let mut wallets = Vec::new();
+            for wallet in &self.wallets {
+                let value = report(self.programs.ledger().args(["wallet", wallet, "--url", &url]))?;
+                wallets.push(WalletCredit {
+                    wallet: wallet.clone(),
+                    bytes: metered.iter().filter(|(payee, _)| payee == wallet).map(|(_, bytes)| bytes).sum(),
+                    nanokvr: number(&value, "pending_nanokvr")? + number(&value, "posted_nanokvr")?,
+                });
+            }
+            let account = Account {
+                metered_bytes: metered.iter().map(|(_, bytes)| bytes).sum(),
+                credited_nanokvr: wallets.iter().map(|wallet| wallet.nanokvr).sum(),
+                wallets,
+            };
+            if account.metered_bytes > 0 && account.credited_nanokvr >= 7 * account.metered_bytes {
+                return Ok(account);
+            }
+            if Instant::now() >= deadline {
+                bail!(
+                    "{} metered bytes were credited with {} nanoKVR within {CREDIT_WITHIN:?}; logs are in {}",
+                    account.metered_bytes,
+                    account.credited_nanokvr,
+                    self.folder.join("logs").display()
+                );
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Stop everything in order: ends first, the ledger last.
+    pub fn stop(self) {
+        for server in self.workers.into_iter().chain(self.others).chain([self.hub, self.ledger]) {
+            if let Err(error) = server.stop() {
+                tracing::warn!("{error:#}");
+            }
+        }
+    }
+
+    fn start_worker(&mut self, number: usize, port: u16, flip_bit: bool) -> Result<()> {
+        let name = format!("worker-{number}");
+        let wallet = key_file::create(&key(&self.folder, &format!("wallet-{number}")))?.public().wallet_digest().to_string();
+        key_file::create(&key(&self.folder, &name))?;
+        let delegation = self.folder.join(format!("wallet-{number}.delegation"));
+        report(
+            self.programs
+                .kvasir()
+                .args(["key", "delegate", "--network", NETWORK, "--wallet"])
+                .arg(key(&self.folder, &format!("wallet-{number}")))
+                .args(["--worker", &public(&self.folder, &name)?, "--out"])
+                .arg(&delegation),
+        )?;
+        let url = format!("http://{}", self.ledger.address);
+        report(self.programs.ledger().args(["note", "submit", "--url", &url]).arg(&delegation))?;
+        self.ticket(&name, "worker", Some(&wallet))?;
+        let mut command = self.programs.kvasir();
+        command
+            .args(["worker", "--gateway", &format!("wss://localhost:{port}"), "--ticket"])
+            .arg(self.folder.join(format!("{name}.ticket")))
+            .arg("--key")
+            .arg(key(&self.folder, &name))
+            .arg("--wallet")
+            .arg(&delegation)
+            .arg("--ca")
+            .arg(self.folder.join("tls/ca.pem"))
+            .arg("--receipts")
+            .arg(self.folder.join(format!("{name}-receipts")))
+            .args(["--threads", "1"]);
+        if flip_bit {
+            command.args(["--danger-flip-bit-of-result", "0"]);
+        }
+        let mut worker = Server::spawn(&name, &mut command, &self.folder.join("logs"))?;
+        worker.event("connected", WORKER_WITHIN)?;
+        self.workers.push(worker);
+        self.wallets.push(wallet);
+        Ok(())
+    }
+
+    fn ticket(&self, name: &str, role: &str, wallet: Option<&str>) -> Result<()> {
+        let mut command = self.programs.gateway();
+        command
+            .args(["ticket", "--role", role, "--network", NETWORK, "--expires", "1d"])
+            .args(["--holder", &public(&self.folder, name)?, "--hub-key"])
+            .arg(key(&self.folder, "hub"))
+            .arg("--edge-key")
+            .arg(key(&self.folder, "edge"));
+        if let Some(wallet) = wallet {
+            command.args(["--wallet", wallet]);
+        }
+        let value = report(&mut command)?;
+        let ticket = value.get("ticket").and_then(Value::as_str).ok_or_else(|| anyhow!("no ticket in {value}"))?;
+        let path = self.folder.join(format!("{name}.ticket"));
+        fs::write(&path, format!("{ticket}\n")).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn run(
+        &self,
+        name: &str,
+        prompts: &[String],
+        tokens: usize,
+        more: impl FnOnce(&mut Command),
+    ) -> Result<Generation> {
+        let logits = self.folder.join(format!("{name}.logits"));
+        let mut command = self.programs.kvasir();
+        command.arg("run").arg("--model").arg(&self.model).args(["--tokens", &tokens.to_string()]);
+        command.arg("--logits").arg(&logits);
+        more(&mut command);
+        command.arg("--").args(prompts);
+        generation(&report(&mut command)?, &logits)
+    }
+}
+
+/// The programs of this build.
+struct Programs {
+    folder: PathBuf,
+    home: PathBuf,
+}
+
+impl Programs {
+    /// The programs lie in the folder of the running one.
+    fn beside_this_one(home: &Path) -> Result<Programs> {
+        let this = std::env::current_exe().context("this program does not know where it lies")?;
+        let mut folder = this.parent().map(Path::to_path_buf).context("this program lies in no folder")?;
+        if folder.ends_with("deps") {
+            folder.pop();
+        }
+        for name in ["kvasir", "kvasir-gateway", "kvasir-ledger"] {
+            if !folder.join(name).exists() {
+                bail!("{name} is missing in {}: build it with cargo build --workspace --bins", folder.display());
+            }
+        }
+        Ok(Programs { folder, home: home.to_path_buf() })
+    }
+
+    fn kvasir(&self) -> Command {
+        let mut command = self.program("kvasir");
+        command.arg("--home").arg(&self.home);
+        command
+    }
+
+    fn gateway(&self) -> Command {
+        self.program("kvasir-gateway")
+    }
+
+    fn ledger(&self) -> Command {
+        self.program("kvasir-ledger")
+    }
+
+    /// A program that reports as JSON and sees none of the caller's own settings.
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.folder.join(name));
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_str().is_some_and(|name| name.starts_with("KVASIR_") && name != "KVASIR_LOG") {
+                command.env_remove(&variable);
+            }
+        }
+        command.arg("--json");
+        command
+    }
+}
+
+fn key(folder: &Path, name: &str) -> PathBuf {
+    folder.join("keys").join(format!("{name}.key"))
+}
+
+fn public(folder: &Path, name: &str) -> Result<String> {
+    Ok(key_file::load(&key(folder, name))?.public().to_string())
+}
+
+fn number(value: &Value, name: &str) -> Result<u64> {
+    value.get(name).and_then(Value::as_u64).ok_or_else(|| anyhow!("no number {name:?} in {value}"))
+}
+
+/// For every session the payee and the bytes of its latest receipt: counters are cumulative.
+fn latest_bytes(receipts: &Value) -> Result<Vec<(String, u64)>> {
+    let list = receipts.get("receipts").and_then(Value::as_array).ok_or_else(|| anyhow!("no receipts in {receipts}"))?;
+    let mut latest: std::collections::BTreeMap<String, (u64, String, u64)> = std::collections::BTreeMap::new();
+    for receipt in list {
+        let text = |name: &str| receipt.get(name).and_then(Value::as_str).map(str::to_owned);
+        let (session, payee) = text("session")
+            .zip(text("payee"))
+            .ok_or_else(|| anyhow!("a receipt without session and payee: {receipt}"))?;
+        let sequence = number(receipt, "seq")?;
+        let bytes = number(receipt, "up")? + number(receipt, "down")?;
+        let entry = latest.entry(session).or_default();
+        if sequence >= entry.0 {
+            *entry = (sequence, payee, bytes);
+        }
+    }
+    Ok(latest.into_values().map(|(_, payee, bytes)| (payee, bytes)).collect())
+}
+
+fn generation(value: &Value, logits: &Path) -> Result<Generation> {
+    let answers = value.get("answers").and_then(Value::as_array).ok_or_else(|| anyhow!("no answers in {value}"))?;
+    let answers = answers
+        .iter()
+        .map(|answer| {
+            let text = |name: &str| {
+                answer.get(name).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| anyhow!("no {name:?} in {answer}"))
+            };
+            let tokens = answer
+                .get("tokens")
+                .and_then(Value::as_array)
+                .map(|tokens| tokens.iter().filter_map(Value::as_u64).collect())
+                .unwrap_or_default();
+            Ok(Answer { prompt: text("prompt")?, text: text("text")?, tokens })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let bytes = fs::read(logits).with_context(|| format!("cannot read {}", logits.display()))?;
+    let remote = value.get("remote").unwrap_or(&Value::Null);
+    let count = |name: &str| remote.get(name).and_then(Value::as_u64).unwrap_or(0);
+    Ok(Generation {
+        answers,
+        logits: bytes.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect(),
+        vocabulary: usize::try_from(number(value, "vocabulary")?).context("a vocabulary beyond memory")?,
+        tokens_per_second: value.get("tokens_per_second").and_then(Value::as_f64).unwrap_or(0.0),
+        remote_calls: count("calls"),
+        recomputed_calls: count("recomputed"),
+        round_trips_per_token: remote.get("round_trips_per_token").and_then(Value::as_f64).unwrap_or(0.0),
+    })
+}

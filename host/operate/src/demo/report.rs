@@ -1,0 +1,181 @@
+//! What the demo says: steps while it works, then one table for people or one JSON object for machines.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::DemoOptions;
+use super::compare::Comparison;
+use super::network::{Account, Generation};
+
+/// Nanoseconds in a KVR, and bytes in a unit: display only.
+const NANOKVR_IN_KVR: f64 = 1e9;
+const BYTES_IN_UNIT: f64 = 1e6;
+
+/// Steps of the demo, shown on standard error: a spinner on a terminal, plain lines elsewhere.
+pub struct Steps(ProgressBar);
+
+impl Steps {
+    /// Start showing steps; quietly where a machine reads.
+    pub fn new(json: bool) -> Steps {
+        let bar = if json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(120));
+        Steps(bar)
+    }
+
+    /// The next step begins.
+    pub fn step(&self, what: &str) {
+        tracing::info!("{what}");
+        self.0.set_message(what.to_owned());
+    }
+
+    /// No more steps.
+    pub fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// One prompt and both continuations.
+#[derive(Debug, Serialize)]
+struct PromptReport {
+    prompt: String,
+    local: String,
+    remote: String,
+    identical: bool,
+}
+
+/// Everything that the demo found.
+pub struct DemoReport<'a> {
+    options: &'a DemoOptions,
+    prompts: Vec<PromptReport>,
+    local: &'a Generation,
+    remote: &'a Generation,
+    comparison: &'a Comparison,
+    account: &'a Account,
+}
+
+impl<'a> DemoReport<'a> {
+    /// Gather what is shown.
+    pub fn new(
+        options: &'a DemoOptions,
+        local: &'a Generation,
+        remote: &'a Generation,
+        comparison: &'a Comparison,
+        account: &'a Account,
+    ) -> DemoReport<'a> {
+        let prompts = local
+            .answers
+            .iter()
+            .zip(&remote.answers)
+            .map(|(local, remote)| PromptReport {
+                prompt: local.prompt.clone(),
+                local: local.text.clone(),
+                remote: remote.text.clone(),
+                identical: local.tokens == remote.tokens,
+            })
+            .collect();
+        DemoReport { options, prompts, local, remote, comparison, account }
+    }
+
+    /// Whether the wallets were credited exactly what the metered bytes are worth.
+    pub fn credit_is_exact(&self) -> bool {
+        self.account.metered_bytes > 0
+            && u128::from(self.account.credited_nanokvr) == 7 * u128::from(self.account.metered_bytes)
+    }
+
+    /// Print the report on standard output.
+    ///
+    /// # Errors
+    /// Where it cannot be put into JSON.
+    pub fn print(&self, json: bool) -> Result<()> {
+        if json {
+            println!("{}", serde_json::to_string(&self.value()?).context("the report is no JSON")?);
+        } else {
+            self.print_for_people();
+        }
+        Ok(())
+    }
+
+    fn value(&self) -> Result<Value> {
+        let text = |pick: fn(&PromptReport) -> &String| self.prompts.first().map(pick).cloned().unwrap_or_default();
+        Ok(json!({
+            "texts": {"local": text(|p| &p.local), "remote": text(|p| &p.remote)},
+            "prompts": self.prompts,
+            "identical_tokens": self.comparison.identical_tokens,
+            "identical_logits": self.comparison.identical_logits,
+            "cosine": self.comparison.cosine,
+            "logits_compared": self.comparison.logits,
+            "first_difference": self.comparison.first_difference,
+            "remote_calls": self.remote.remote_calls,
+            "recomputed_calls": self.remote.recomputed_calls,
+            "metered_bytes": self.account.metered_bytes,
+            "units": self.account.metered_bytes as f64 / BYTES_IN_UNIT,
+            "credited_nanokvr": self.account.credited_nanokvr,
+            "wallets": self.account.wallets,
+            "tokens_per_second": {"local": self.local.tokens_per_second, "remote": self.remote.tokens_per_second},
+            "round_trips_per_token": self.remote.round_trips_per_token,
+            "round_trip_ms": self.options.round_trip.map_or(0.0, |rtt| rtt.as_secs_f64() * 1e3),
+            "workers": self.options.workers,
+            "remote_layers": self.options.remote_layers,
+            "control": if self.options.flip_bit { Some("flip-bit") } else { None },
+        }))
+    }
+
+    fn print_for_people(&self) {
+        for prompt in &self.prompts {
+            println!("{}", prompt.prompt);
+            println!("  local   {}", prompt.local.replace('\n', "\\n"));
+            println!("  remote  {}", prompt.remote.replace('\n', "\\n"));
+        }
+        let yes = |same: bool| if same { "identical" } else { "DIFFERENT" };
+        println!();
+        println!("tokens        {}", yes(self.comparison.identical_tokens));
+        println!(
+            "logits        {} ({} values compared bit for bit; cosine {:.9})",
+            yes(self.comparison.identical_logits),
+            self.comparison.logits,
+            self.comparison.cosine
+        );
+        if let Some(first) = &self.comparison.first_difference {
+            println!(
+                "              first at position {}, token {}: {} locally, {} remotely",
+                first.position, first.token, first.local, first.remote
+            );
+        }
+        println!(
+            "remote calls  {} ({} recomputed locally), {:.2} round trips a token",
+            self.remote.remote_calls, self.remote.recomputed_calls, self.remote.round_trips_per_token
+        );
+        println!(
+            "tokens/s      {:.0} local, {:.0} remote",
+            self.local.tokens_per_second, self.remote.tokens_per_second
+        );
+        println!(
+            "metered       {} bytes = {:.6} units",
+            self.account.metered_bytes,
+            self.account.metered_bytes as f64 / BYTES_IN_UNIT
+        );
+        for wallet in &self.account.wallets {
+            println!(
+                "credited      {} nanoKVR = {:.5} KVR to wallet {}… ({} bytes, pending)",
+                wallet.nanokvr,
+                wallet.nanokvr as f64 / NANOKVR_IN_KVR,
+                wallet.wallet.get(..12).unwrap_or(&wallet.wallet),
+                wallet.bytes
+            );
+        }
+        if !self.credit_is_exact() {
+            println!("credit        DOES NOT MATCH: {} nanoKVR", self.account.credited_nanokvr);
+        }
+        if self.options.flip_bit {
+            println!("control       one bit of one remote result was flipped, and it {}",
+                if self.comparison.identical() { "WAS NOT NOTICED" } else { "shows above" });
+        }
+    }
+}

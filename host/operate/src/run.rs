@@ -1,0 +1,294 @@
+//! `kvasir run`: answer prompts, with local experts or with workers behind a hub.
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Read, Write};
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use kvasir_backbone::{Event, Experts, Finish, GenerateOptions, SamplerOptions, generate};
+use kvasir_model::{Message, SpecialText, TokenId};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::local::{ComputeOptions, Local};
+use crate::remote::{RemoteOptions, RemoteReport, Swarm};
+use crate::settings::Settings;
+
+/// Most bytes of a prompt that are read from standard input.
+const PROMPT_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// A progress line appears where reading the prompt takes longer than this.
+const PROGRESS_AFTER: Duration = Duration::from_secs(2);
+
+/// What `kvasir run` may be told.
+pub struct RunOptions {
+    /// Model, kernel, threads.
+    pub compute: ComputeOptions,
+    /// Answered in turn; `-` reads one from standard input.
+    pub prompts: Vec<String>,
+    /// Most tokens to generate for each.
+    pub tokens: usize,
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// Sample among the k likeliest.
+    pub top_k: Option<usize>,
+    /// Sample among the likeliest that make up this much probability.
+    pub top_p: Option<f32>,
+    /// Seed of the sampler.
+    pub seed: u64,
+    /// Prompt tokens computed at once.
+    pub prefill_chunk: usize,
+    /// Apply the model's chat template to the prompt.
+    pub chat: bool,
+    /// File for raw logits.
+    pub logits: Option<PathBuf>,
+    /// Workers behind a hub; none computes every expert here.
+    pub remote: Option<RemoteOptions>,
+}
+
+/// One prompt's answer.
+#[derive(Debug, Serialize)]
+struct Answer {
+    prompt: String,
+    text: String,
+    tokens: Vec<u32>,
+    prompt_tokens: usize,
+    finish: &'static str,
+    #[serde(skip)]
+    prefill: Duration,
+    #[serde(skip)]
+    decode: Duration,
+}
+
+/// `kvasir run`.
+///
+/// # Errors
+/// The first prompt that cannot be answered, with what to do about it.
+pub fn command(settings: &Settings, options: &RunOptions, json: bool) -> Result<()> {
+    let prompts = options.prompts.iter().map(|prompt| read_prompt(prompt)).collect::<Result<Vec<_>>>()?;
+    let local = Local::open(settings, &options.compute)?;
+    let encoded = prompts.iter().map(|prompt| encode(&local, prompt, options.chat)).collect::<Result<Vec<_>>>()?;
+    let mut logits = options.logits.as_deref().map(LogitsFile::create).transpose()?;
+
+    let swarm = options.remote.as_ref().map(|remote| Swarm::join(remote, &local)).transpose()?;
+    let mut experts: Box<dyn Experts> = match &swarm {
+        Some(swarm) => swarm.experts(&local),
+        None => Box::new(local.experts()),
+    };
+    let mut answers = Vec::new();
+    for (prompt, tokens) in prompts.iter().zip(&encoded) {
+        answers.push(answer(&local, prompt, tokens, options, experts.as_mut(), logits.as_mut(), json)?);
+    }
+    drop(experts);
+    if let Some(logits) = logits {
+        logits.finish()?;
+    }
+    let remote = swarm.map(Swarm::finish).transpose()?;
+    report(&local, &answers, remote.as_ref(), json);
+    Ok(())
+}
+
+fn answer(
+    local: &Local,
+    prompt: &str,
+    tokens: &[TokenId],
+    options: &RunOptions,
+    experts: &mut dyn Experts,
+    mut logits: Option<&mut LogitsFile>,
+    json: bool,
+) -> Result<Answer> {
+    let generate_options = GenerateOptions {
+        max_tokens: options.tokens,
+        prefill_chunk: NonZeroUsize::new(options.prefill_chunk).context("a prefill chunk has at least 1 token")?,
+        sampler: SamplerOptions {
+            temperature: options.temperature,
+            top_k: options.top_k.unwrap_or(SamplerOptions::default().top_k),
+            top_p: options.top_p.unwrap_or(SamplerOptions::default().top_p),
+            seed: options.seed,
+        },
+        ..GenerateOptions::greedy(&local.backbone, options.tokens)
+    };
+    let mut stream = local.model.tokenizer().text_stream(SpecialText::Hidden);
+    let mut text = String::new();
+    let mut failed = None;
+    let progress = Progress::new();
+    if !json && !options.chat {
+        say(prompt);
+    }
+    let mut sequence = local.backbone.start();
+    let generation = generate(&local.backbone, &mut sequence, tokens, &generate_options, experts, &mut |event| {
+        match event {
+            Event::Read { done, of } => progress.read(done, of),
+            Event::Chosen { token, logits: values } => {
+                if let Some(file) = logits.as_mut()
+                    && let Err(error) = file.write(values)
+                {
+                    failed = Some(error);
+                    return ControlFlow::Break(());
+                }
+                let piece = stream.push(token);
+                if !json {
+                    say(&piece);
+                }
+                text.push_str(&piece);
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    })
+    .with_context(|| format!("cannot answer the prompt {:?}", shortened(prompt)))?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let rest = stream.finish();
+    text.push_str(&rest);
+    if !json {
+        say(&rest);
+        println!();
+    }
+    Ok(Answer {
+        prompt: prompt.to_owned(),
+        text,
+        tokens: generation.tokens.iter().map(|token| token.0).collect(),
+        prompt_tokens: generation.prompt_tokens,
+        finish: match generation.finish {
+            Finish::Stop(_) => "stop",
+            Finish::Length => "length",
+            Finish::ContextFull => "context",
+            Finish::Cancelled => "cancelled",
+        },
+        prefill: generation.prefill,
+        decode: generation.decode,
+    })
+}
+
+/// Rates over all prompts. The first generated token of a prompt comes out of its prefill.
+fn report(local: &Local, answers: &[Answer], remote: Option<&RemoteReport>, json: bool) {
+    let rate = |count: usize, time: Duration| if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() };
+    let decoded = answers.iter().map(|answer| answer.tokens.len().saturating_sub(1)).sum();
+    let decode = rate(decoded, answers.iter().map(|answer| answer.decode).sum());
+    let read = answers.iter().map(|answer| answer.prompt_tokens).sum();
+    let prefill = rate(read, answers.iter().map(|answer| answer.prefill).sum());
+    if json {
+        println!(
+            "{}",
+            json!({
+                "model": local.model.name(), "plugin": local.plugin.digest().to_string(),
+                "threads": local.backbone.threads(), "vocabulary": local.model.config().vocabulary,
+                "answers": answers, "tokens_per_second": decode, "prefill_tokens_per_second": prefill, "remote": remote,
+            })
+        );
+    } else {
+        eprintln!("{read} tokens read at {prefill:.0}/s, {decoded} written at {decode:.0}/s");
+        if let Some(remote) = remote {
+            eprintln!("{remote}");
+        }
+    }
+}
+
+fn read_prompt(prompt: &str) -> Result<String> {
+    if prompt != "-" {
+        return Ok(prompt.to_owned());
+    }
+    let mut text = String::new();
+    std::io::stdin()
+        .take(PROMPT_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .context("cannot read the prompt from standard input (it must be UTF-8)")?;
+    if text.len() as u64 > PROMPT_BYTES_MAX {
+        bail!("the prompt on standard input is longer than {PROMPT_BYTES_MAX} bytes");
+    }
+    Ok(text.strip_suffix('\n').map(str::to_owned).unwrap_or(text))
+}
+
+fn encode(local: &Local, prompt: &str, chat: bool) -> Result<Vec<TokenId>> {
+    if prompt.is_empty() {
+        bail!("the prompt is empty: give at least one character");
+    }
+    let text = if chat {
+        let template = local.model.chat_template().context("the model has no chat template: leave out --chat")?;
+        template.render(&[user_message(prompt)], &[], true).context("the model's chat template failed")?
+    } else {
+        prompt.to_owned()
+    };
+    let tokens = local.model.tokenizer().encode(&text)?;
+    let limit = local.backbone.context_limit();
+    if tokens.len() > limit {
+        bail!(
+            "the prompt {:?} has {} tokens and the model's context holds {limit}: shorten it",
+            shortened(prompt),
+            tokens.len()
+        );
+    }
+    Ok(tokens)
+}
+
+fn user_message(prompt: &str) -> Message {
+    Message { role: "user".to_owned(), content: prompt.into(), further: serde_json::Map::new() }
+}
+
+fn shortened(prompt: &str) -> String {
+    let mut short: String = prompt.chars().take(40).collect();
+    if short.len() < prompt.len() {
+        short.push('…');
+    }
+    short
+}
+
+/// Text goes out as it comes; a reader that went away is no reason to fail.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// A progress line on a terminal, for prompts that take long to read.
+struct Progress {
+    bar: ProgressBar,
+    begun: std::time::Instant,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        let bar = if std::io::stderr().is_terminal() { ProgressBar::no_length() } else { ProgressBar::hidden() };
+        if let Ok(style) = ProgressStyle::with_template("reading {bar:30} {pos}/{len} tokens ({per_sec})") {
+            bar.set_style(style);
+        }
+        Progress { bar, begun: std::time::Instant::now() }
+    }
+
+    fn read(&self, done: usize, of: usize) {
+        if done == of {
+            self.bar.finish_and_clear();
+        } else if self.begun.elapsed() > PROGRESS_AFTER {
+            self.bar.set_length(of as u64);
+            self.bar.set_position(done as u64);
+        }
+    }
+}
+
+/// Raw logits of every generated position: f32, little-endian.
+struct LogitsFile {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl LogitsFile {
+    fn create(path: &Path) -> Result<LogitsFile> {
+        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(LogitsFile { path: path.to_path_buf(), file: BufWriter::new(file) })
+    }
+
+    fn write(&mut self, logits: &[f32]) -> Result<()> {
+        logits
+            .iter()
+            .try_for_each(|value| self.file.write_all(&value.to_le_bytes()))
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.file.flush().with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
