@@ -1,1 +1,25 @@
-//! kvasir-experts
+//! The one expert runner: expert weights into kernels, rows through them, sums in the one defined order.
+//!
+//! Backbone and worker compute experts through this crate alone, which is why moving an expert moves no bit:
+//! [`ExpertRunner`] holds experts in kernel instances and evaluates requests, [`combine`] is the only definition of the
+//! sum, [`LocalExperts`] answers a backbone's calls from a model on this machine, [`conformance`] proves a plugin on its
+//! own golden vectors. It has no network and knows no layers beside their numbers.
+#![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
+
+mod conformance;
+mod error;
+mod lane;
+mod local;
+mod request;
+mod runner;
+
+pub use conformance::{ConformanceError, Report, conformance};
+pub use error::RunnerError;
+pub use kvasir_backbone::{Call, Completed};
+pub use kvasir_model::{ExpertIndex, LayerIndex};
+pub use kvasir_numerics::{RowFormat, Swiglu};
+pub use kvasir_plugin::VerifiedPlugin;
+pub use kvasir_sandbox::{KernelLimits, SandboxError};
+pub use local::LocalExperts;
+pub use request::{ExpertRows, combine, group};
+pub use runner::{ExpertRunner, ExpertSource, RunnerOptions, SourceError};

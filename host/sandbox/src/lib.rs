@@ -1,1 +1,31 @@
-//! kvasir-sandbox
+//! The sandbox: a [`kvasir_plugin::VerifiedPlugin`] -> a running kernel -> checked results.
+//!
+//! A kernel is a WebAssembly component without imports. Before anything of it runs, its bytes are checked against size
+//! limits, validated in full, and scanned for instructions whose results differ between CPUs ([`CompiledKernel`]).
+//! While it runs, memory, fuel, wall clock, stack and the size of its answer are bounded on every call, and what it
+//! returns is checked for length and for finite values ([`KernelInstance`]).
+//!
+//! It does not know models, networks or the arithmetic; and it is one wall, not the only one: a worker runs it in a
+//! child process, because engines have had escapes.
+#![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
+
+mod compile;
+mod engine;
+mod error;
+mod instance;
+mod limits;
+mod scan;
+mod shape;
+
+pub use compile::CompiledKernel;
+pub use engine::Engine;
+pub use error::{Fault, SandboxError};
+pub use instance::{ExpertHandle, KernelInstance};
+pub use limits::*;
+pub use scan::{KernelFacts, inspect};
+pub use shape::{ExpertShape, MatrixShape, WeightFormat};
+
+/// The host's side of the WIT world, generated from the frozen text of version 0.1.0.
+mod world {
+    wasmtime::component::bindgen!({ path: "../../wit/0.1.0", world: "expert-kernel" });
+}

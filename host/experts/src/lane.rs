@@ -1,0 +1,1 @@
+//! A lane: the instances that hold one share of the experts.

@@ -1,0 +1,97 @@
+//! The shape of an expert as the kernel contract speaks of it.
+
+use crate::error::SandboxError;
+use crate::world::exports::kvasir::expert::kernel as contract;
+
+/// Weight formats that the contract can name. More than any kernel need support.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WeightFormat {
+    number: u32,
+}
+
+impl WeightFormat {
+    /// The format with a GGUF type number, if the contract has a name for it.
+    pub fn from_gguf(number: u32) -> Option<Self> {
+        contract_format(number).map(|_| WeightFormat { number })
+    }
+
+    /// The GGUF type number.
+    pub fn number(self) -> u32 {
+        self.number
+    }
+}
+
+/// One matrix: `rows` outputs of `columns` inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MatrixShape {
+    /// How its weights are stored.
+    pub format: WeightFormat,
+    /// Outputs.
+    pub rows: u32,
+    /// Inputs.
+    pub columns: u32,
+}
+
+/// The three matrices of an expert: `gate` and `up` are width x hidden, `down` is hidden x width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExpertShape {
+    /// The gate matrix.
+    pub gate: MatrixShape,
+    /// The up matrix.
+    pub up: MatrixShape,
+    /// The down matrix.
+    pub down: MatrixShape,
+}
+
+impl ExpertShape {
+    /// Length of a row in and of a row out.
+    pub fn hidden(&self) -> u32 {
+        self.down.rows
+    }
+
+    /// Refuses matrices that do not fit together.
+    pub(crate) fn check(&self) -> Result<(), SandboxError> {
+        let ExpertShape { gate, up, down } = self;
+        let fits = gate.rows == up.rows
+            && gate.columns == up.columns
+            && down.rows == gate.columns
+            && down.columns == gate.rows
+            && gate.rows > 0
+            && gate.columns > 0;
+        if fits { Ok(()) } else { Err(SandboxError::Shape { shape: *self }) }
+    }
+
+    pub(crate) fn contract(&self) -> Option<contract::Shape> {
+        let matrix = |matrix: MatrixShape| {
+            contract_format(matrix.format.number).map(|format| contract::Matrix {
+                format,
+                rows: matrix.rows,
+                columns: matrix.columns,
+            })
+        };
+        Some(contract::Shape { gate: matrix(self.gate)?, up: matrix(self.up)?, down: matrix(self.down)? })
+    }
+}
+
+fn contract_format(number: u32) -> Option<contract::Format> {
+    use contract::Format;
+    Some(match number {
+        0 => Format::Float32,
+        1 => Format::Float16,
+        2 => Format::Q40,
+        3 => Format::Q41,
+        6 => Format::Q50,
+        7 => Format::Q51,
+        8 => Format::Q80,
+        10 => Format::Q2K,
+        11 => Format::Q3K,
+        12 => Format::Q4K,
+        13 => Format::Q5K,
+        14 => Format::Q6K,
+        20 => Format::Iq4Nl,
+        23 => Format::Iq4Xs,
+        30 => Format::Bfloat16,
+        39 => Format::Mxfp4,
+        _ => return None,
+    })
+}
