@@ -1,0 +1,229 @@
+//! Receiving: frames in, whole payloads out, with every limit on the way.
+//!
+//! One [`Assembler`] per link and direction. It checks sender, sequence, kind and sizes, bounds the memory that
+//! incomplete payloads take, and keeps the receiver's side of the credit account. Any error ends the link.
+
+use std::collections::HashMap;
+
+use crate::frame::{Frame, FrameError, HUB_STREAM, Kind, Lane, Party, StreamClass};
+use crate::limits::{
+    BULK_WINDOW_BYTES, DISPATCH_WINDOW_BYTES, HEADER_BYTES, MAX_ASSEMBLY_BYTES, MAX_CONTROL_PAYLOAD_BYTES,
+    MAX_OPEN_STREAMS, MAX_PAYLOAD_BYTES,
+};
+
+/// A complete payload, or one chunk of a blob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Payload {
+    /// What it is.
+    pub kind: Kind,
+    /// The stream it came on.
+    pub stream: u32,
+    /// For streamed kinds: the range goes on in the stream's next frame. False for all others.
+    pub more: bool,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// What its frames cost in credit; give it to [`ReceiveCredit::consumed`] when the payload was taken.
+    pub cost: u64,
+}
+
+impl Payload {
+    /// The lane it came on.
+    pub fn lane(&self) -> Lane {
+        self.kind.lane()
+    }
+}
+
+/// Puts the payloads of one sender together.
+#[derive(Debug)]
+pub struct Assembler {
+    hub: Party,
+    pair: Party,
+    /// Next sequence number of the two streams that never end.
+    next: [u32; 2],
+    open: HashMap<u32, Open>,
+    bytes: usize,
+    last_call: u32,
+}
+
+impl Assembler {
+    /// For frames that come straight from `peer` (at the hub: an end; at an end before pairing: the hub).
+    pub fn from_peer(peer: Party) -> Self {
+        Assembler { hub: peer, pair: peer, next: [0; 2], open: HashMap::new(), bytes: 0, last_call: 0 }
+    }
+
+    /// For an end of a session: stream 0 comes from the hub, all others from `other` through it.
+    pub fn through_hub(other: Party) -> Self {
+        Assembler { pair: other, ..Assembler::from_peer(Party::Hub) }
+    }
+
+    /// Takes one frame; gives a payload when it is complete.
+    pub fn accept(&mut self, frame: Frame<'_>) -> Result<Option<Payload>, FrameError> {
+        let header = frame.header;
+        let (kind, stream) = (header.kind, header.stream);
+        let sender = if stream == HUB_STREAM { self.hub } else { self.pair };
+        if !kind.may_come_from(sender) {
+            return Err(FrameError::WrongSender { kind, sender });
+        }
+        let lasting = matches!(StreamClass::of(stream), StreamClass::Hub | StreamClass::Pair);
+        let expected = match (lasting, self.open.get(&stream)) {
+            (true, _) => self.next[stream as usize],
+            (false, Some(open)) => open.next,
+            (false, None) => 0,
+        };
+        if header.sequence != expected {
+            return Err(FrameError::SequenceGap { stream, expected, found: header.sequence });
+        }
+        let next = expected.checked_add(1).ok_or(FrameError::SequenceExhausted { stream })?;
+        if let Some(open) = self.open.get(&stream)
+            && open.kind != kind
+        {
+            return Err(FrameError::KindChanged { stream, expected: open.kind, found: kind });
+        }
+        if kind == Kind::Call && !self.open.contains_key(&stream) {
+            if stream <= self.last_call {
+                return Err(FrameError::StreamReused { stream, last: self.last_call });
+            }
+            self.last_call = stream;
+        }
+        if header.more && !self.open.contains_key(&stream) && self.open.len() >= MAX_OPEN_STREAMS {
+            return Err(FrameError::TooManyStreams { limit: MAX_OPEN_STREAMS });
+        }
+        if lasting {
+            self.next[stream as usize] = next;
+        }
+        if kind.is_streamed() {
+            if header.more {
+                self.open.entry(stream).or_insert_with(|| Open::new(kind)).next = next;
+            } else {
+                self.open.remove(&stream);
+            }
+            let bytes = frame.payload.to_vec();
+            return Ok(Some(Payload { kind, stream, more: header.more, bytes, cost: header.cost() }));
+        }
+        self.append(frame, next)
+    }
+
+    /// Forgets what has come of a stream, because its call or blob is no longer wanted; later frames of it are errors
+    /// unless they begin anew.
+    pub fn forget(&mut self, stream: u32) {
+        if let Some(open) = self.open.remove(&stream) {
+            self.bytes -= open.bytes.len();
+        }
+    }
+
+    /// Streams with an incomplete payload.
+    pub fn open_streams(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Bytes of incomplete payloads.
+    pub fn held_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn append(&mut self, frame: Frame<'_>, next: u32) -> Result<Option<Payload>, FrameError> {
+        let header = frame.header;
+        let (kind, stream) = (header.kind, header.stream);
+        let limit = match kind.lane() {
+            Lane::Control => MAX_CONTROL_PAYLOAD_BYTES,
+            Lane::Dispatch | Lane::Bulk => MAX_PAYLOAD_BYTES,
+        };
+        let held = self.open.get(&stream).map_or(0, |open| open.bytes.len());
+        if held + frame.payload.len() > limit {
+            return Err(FrameError::PayloadTooLong { lane: kind.lane(), limit });
+        }
+        if !header.more {
+            let mut open = self.open.remove(&stream).unwrap_or_else(|| Open::new(kind));
+            self.bytes -= held;
+            open.bytes.extend_from_slice(frame.payload);
+            let cost = open.cost + header.cost();
+            return Ok(Some(Payload { kind, stream, more: false, bytes: open.bytes, cost }));
+        }
+        if self.bytes + frame.payload.len() > MAX_ASSEMBLY_BYTES {
+            return Err(FrameError::AssemblyFull { limit: MAX_ASSEMBLY_BYTES });
+        }
+        self.bytes += frame.payload.len();
+        let open = self.open.entry(stream).or_insert_with(|| Open::new(kind));
+        open.bytes.extend_from_slice(frame.payload);
+        open.cost += header.cost();
+        open.next = next;
+        Ok(None)
+    }
+}
+
+/// The receiver's account of credit on one link: what the peer may still send, and what is due to it.
+///
+/// The window is what this side grants; that is fixed now, and can follow the link later, since a grant need not
+/// equal what was consumed.
+#[derive(Debug)]
+pub struct ReceiveCredit {
+    dispatch: Account,
+    bulk: Account,
+}
+
+impl Default for ReceiveCredit {
+    fn default() -> Self {
+        ReceiveCredit { dispatch: Account::new(DISPATCH_WINDOW_BYTES), bulk: Account::new(BULK_WINDOW_BYTES) }
+    }
+}
+
+impl ReceiveCredit {
+    /// Books a frame that arrived; an error if the peer sent more than it was granted.
+    pub fn received(&mut self, lane: Lane, payload_bytes: u32) -> Result<(), FrameError> {
+        let Some(account) = self.account(lane) else { return Ok(()) };
+        let cost = HEADER_BYTES as u64 + u64::from(payload_bytes);
+        if cost > account.open {
+            return Err(FrameError::CreditExceeded { lane, over: cost - account.open });
+        }
+        account.open -= cost;
+        Ok(())
+    }
+
+    /// Books bytes that the application took; gives the grant to send, once a quarter of the window is due.
+    pub fn consumed(&mut self, lane: Lane, cost: u64) -> Option<u32> {
+        let account = self.account(lane)?;
+        account.due += cost;
+        if account.due < account.window / 4 {
+            return None;
+        }
+        let grant = u32::try_from(account.due).unwrap_or(u32::MAX);
+        account.due -= u64::from(grant);
+        account.open += u64::from(grant);
+        Some(grant)
+    }
+
+    fn account(&mut self, lane: Lane) -> Option<&mut Account> {
+        match lane {
+            Lane::Control => None,
+            Lane::Dispatch => Some(&mut self.dispatch),
+            Lane::Bulk => Some(&mut self.bulk),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Account {
+    window: u64,
+    open: u64,
+    due: u64,
+}
+
+impl Account {
+    fn new(window: u64) -> Self {
+        Account { window, open: window, due: 0 }
+    }
+}
+
+#[derive(Debug)]
+struct Open {
+    kind: Kind,
+    next: u32,
+    bytes: Vec<u8>,
+    cost: u64,
+}
+
+impl Open {
+    fn new(kind: Kind) -> Self {
+        Open { kind, next: 0, bytes: Vec::new(), cost: 0 }
+    }
+}
