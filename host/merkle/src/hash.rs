@@ -32,6 +32,11 @@ pub enum HashError {
 }
 
 impl Hash {
+    /// A hash of these 32 bytes.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// The 32 bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0

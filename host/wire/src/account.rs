@@ -13,13 +13,14 @@ use kvasir_merkle::Hash;
 use thiserror::Error;
 
 pub use settlement::{
-    Correction, MAX_REASON_BYTES, MAX_SETTLED_SESSIONS, PENDING_SECONDS, SettledSession, Settlement, SettlementId,
+    Correction, MAX_REASON_BYTES, MAX_SETTLED_SESSIONS, PENDING_SECONDS, SettledSession, Settlement,
+    SettlementId,
 };
 
 use crate::id::{KeyDigest, SessionId, WalletDigest};
 use crate::key::{PublicKey, SecretKey};
 use crate::money::{MAX_NUMBER, MeteredBytes, MoneyError, NanoKvr, PricePerByte};
-use crate::note::{FieldError, FieldReader, FieldWriter, NetworkName, Note, NoteError, Role};
+use crate::note::{FieldError, FieldReader, FieldWriter, NetworkName, Note, NoteError, Signer};
 
 const DIGEST: &str = "64 lower-case hexadecimal digits";
 const KEY: &str = "`ed25519:` and 64 lower-case hexadecimal digits, not a weak key";
@@ -42,15 +43,15 @@ pub enum AccountError {
     Impossible(&'static str),
     /// The signer is not among the keys that may sign this.
     #[error("signed by none of the {role} keys that are believed here", role = .0.word())]
-    Signer(Role),
+    Signer(Signer),
 }
 
 /// A kind of note: its first line, who signs it, and its grammar.
 pub trait Statement: Sized {
     /// First line of the text.
     const KIND: &'static str;
-    /// Role whose key signs.
-    const SIGNER: Role;
+    /// Signer whose key signs.
+    const SIGNER: Signer;
 
     /// The network that it belongs to.
     fn network(&self) -> &NetworkName;
@@ -147,7 +148,7 @@ pub struct Delegation {
 
 impl Statement for Price {
     const KIND: &'static str = "kvasir.example/price@v1";
-    const SIGNER: Role = Role::Treasury;
+    const SIGNER: Signer = Signer::Treasury;
 
     fn network(&self) -> &NetworkName {
         &self.network
@@ -173,7 +174,7 @@ impl Statement for Price {
 
 impl Statement for Grant {
     const KIND: &'static str = "kvasir.example/grant@v1";
-    const SIGNER: Role = Role::Backbone;
+    const SIGNER: Signer = Signer::Backbone;
 
     fn network(&self) -> &NetworkName {
         &self.network
@@ -211,7 +212,7 @@ impl Statement for Grant {
 
 impl Statement for Fund {
     const KIND: &'static str = "kvasir.example/fund@v1";
-    const SIGNER: Role = Role::Treasury;
+    const SIGNER: Signer = Signer::Treasury;
 
     fn network(&self) -> &NetworkName {
         &self.network
@@ -244,7 +245,7 @@ impl Statement for Fund {
 
 impl Statement for Delegation {
     const KIND: &'static str = "kvasir.example/delegate@v1";
-    const SIGNER: Role = Role::Wallet;
+    const SIGNER: Signer = Signer::Wallet;
 
     fn network(&self) -> &NetworkName {
         &self.network

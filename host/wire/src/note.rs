@@ -20,8 +20,8 @@ pub use fields::{FieldError, FieldReader, FieldWriter};
 
 use crate::id::sha256;
 use crate::key::{PublicKey, SecretKey, Signature};
-pub use crate::limits::MAX_NOTE_BYTES;
 use crate::limits::MAX_NETWORK_BYTES;
+pub use crate::limits::MAX_NOTE_BYTES;
 
 /// Most signature lines of one note.
 pub const MAX_NOTE_SIGNATURES: usize = 16;
@@ -57,7 +57,9 @@ pub enum NoteError {
     #[error("a network name has 1 to {MAX_NETWORK_BYTES} of the characters a-z 0-9 . -")]
     NetworkName,
     /// Text of a verifier key that has another form than `name+hash+base64`.
-    #[error("a verifier key is written `name+8 hexadecimal digits+base64`, and the digits must fit name and key")]
+    #[error(
+        "a verifier key is written `name+8 hexadecimal digits+base64`, and the digits must fit name and key"
+    )]
     VerifierText,
     /// A known key signed, and its signature is wrong: the whole note is refused.
     #[error("the signature of {name} does not verify")]
@@ -96,7 +98,7 @@ pub struct NetworkName(String);
 
 /// Who signs: the last part of a key name, so that a signature made in one role cannot stand in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum Signer {
     /// The hub: receipts.
     Hub,
     /// A worker: receipts.
@@ -200,11 +202,8 @@ impl Note {
         if self.signatures.len() == MAX_NOTE_SIGNATURES {
             return Err(NoteError::TooManySignatures);
         }
-        let line = SignatureLine {
-            name: verifier.name.clone(),
-            id: verifier.id,
-            signature: signature.0.to_vec(),
-        };
+        let line =
+            SignatureLine { name: verifier.name.clone(), id: verifier.id, signature: signature.0.to_vec() };
         verifier.verify_line(&self.text, &line)?;
         self.signatures.push(line);
         let length = self.to_string().len();
@@ -222,7 +221,8 @@ impl Note {
         for line in &self.signatures {
             let known = |verifier: &Verifier| verifier.name == line.name && verifier.id == line.id;
             // Key ids are four bytes: where two known keys share name and id, one of them must have signed.
-            let mut candidates = verifiers.iter().enumerate().filter(|(_, verifier)| known(verifier)).peekable();
+            let mut candidates =
+                verifiers.iter().enumerate().filter(|(_, verifier)| known(verifier)).peekable();
             if candidates.peek().is_none() {
                 continue;
             }
@@ -356,16 +356,16 @@ impl fmt::Debug for Note {
     }
 }
 
-impl Role {
+impl Signer {
     /// The word that ends the key name.
     pub const fn word(self) -> &'static str {
         match self {
-            Role::Hub => "hub",
-            Role::Worker => "worker",
-            Role::Backbone => "backbone",
-            Role::Treasury => "treasury",
-            Role::Settler => "settler",
-            Role::Wallet => "wallet",
+            Signer::Hub => "hub",
+            Signer::Worker => "worker",
+            Signer::Backbone => "backbone",
+            Signer::Treasury => "treasury",
+            Signer::Settler => "settler",
+            Signer::Wallet => "wallet",
         }
     }
 
@@ -439,7 +439,7 @@ fn check_characters(bytes: &[u8]) -> Result<&str, NoteError> {
     }
     let text = std::str::from_utf8(bytes).map_err(|error| NoteError::Characters(error.valid_up_to()))?;
     let control = |byte: &u8| (*byte < 0x20 && *byte != b'\n') || *byte == 0x7f;
-    match bytes.iter().position(|byte| control(byte)) {
+    match bytes.iter().position(control) {
         Some(place) => Err(NoteError::Characters(place)),
         None => Ok(text),
     }

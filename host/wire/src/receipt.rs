@@ -13,10 +13,11 @@ use std::str::FromStr;
 use kvasir_merkle::Hash;
 use thiserror::Error;
 
+pub use crate::handshake::Class;
 use crate::id::{KeyDigest, ModelDigest, PluginDigest, SessionId, WalletDigest, sha256};
 use crate::key::{KeyError, PublicKey, SecretKey, Signature};
 use crate::money::{MAX_NUMBER, MeteredBytes, MoneyError};
-use crate::note::{FieldError, FieldReader, FieldWriter, NetworkName, Note, NoteError, Role};
+use crate::note::{FieldError, FieldReader, FieldWriter, NetworkName, Note, NoteError, Signer};
 
 /// First line of the text.
 pub const RECEIPT_KIND: &str = "kvasir.example/receipt@v1";
@@ -89,15 +90,6 @@ pub struct Receipt {
 /// SHA-256 of a receipt's text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReceiptId(pub [u8; 32]);
-
-/// Whether the plugin promises identical bits or a bounded error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// Bit-identical on every machine.
-    Exact,
-    /// Within a stated error.
-    Tolerance,
-}
 
 /// The three public keys whose digests a receipt names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +179,9 @@ pub enum ContinuityError {
         after: u64,
     },
     /// The hub's clock ran backwards.
-    #[error("the hub's clock ran backwards: the earlier receipt ends at {before}, this one at {after} (Unix seconds)")]
+    #[error(
+        "the hub's clock ran backwards: the earlier receipt ends at {before}, this one at {after} (Unix seconds)"
+    )]
     ClockRanBackwards {
         /// `to` of the earlier receipt.
         before: u64,
@@ -231,7 +225,7 @@ impl Receipt {
             .line("payee", terms.payee)
             .line("model", terms.model)
             .line("plugin", terms.plugin)
-            .line("class", terms.class)
+            .line("class", terms.class.name())
             .line("up", counters.up)
             .line("down", counters.down)
             .line("calls", counters.calls)
@@ -259,7 +253,11 @@ impl Receipt {
         let payee = fields.value("payee", DIGEST)?;
         let model = fields.value("model", DIGEST)?;
         let plugin = fields.value("plugin", DIGEST)?;
-        let class = fields.value("class", "`exact` or `tolerance`")?;
+        let class = match fields.text("class")? {
+            "exact" => Class::Exact,
+            "tolerance" => Class::Tolerance,
+            _ => return Err(fields.wrong("class", "`exact` or `tolerance`").into()),
+        };
         let up = MeteredBytes::new(fields.number("up")?)?;
         let down = MeteredBytes::new(fields.number("down")?)?;
         let calls = fields.number("calls")?;
@@ -274,8 +272,20 @@ impl Receipt {
             _ => return Err(fields.wrong("final", "0 or 1").into()),
         };
         fields.end()?;
-        let terms =
-            Terms { network, session, grant, hub, worker, backbone, payee, model, plugin, class, price, from };
+        let terms = Terms {
+            network,
+            session,
+            grant,
+            hub,
+            worker,
+            backbone,
+            payee,
+            model,
+            plugin,
+            class,
+            price,
+            from,
+        };
         let counters = Counters { up, down, calls, rows, work };
         let prev = (prev != ReceiptId::NONE).then_some(prev);
         let receipt = Self { terms, seq, prev, counters, to, is_final };
@@ -299,16 +309,23 @@ impl Receipt {
         key.sign(self.text().as_bytes())
     }
 
-    /// Verifies one signature by `key`, which must be the one that the receipt names for `role`.
-    pub fn verify_signature(&self, role: Role, key: &PublicKey, signature: &Signature) -> Result<(), ReceiptError> {
-        let named = match role {
-            Role::Hub => self.terms.hub,
-            Role::Worker => self.terms.worker,
-            Role::Backbone => self.terms.backbone,
-            Role::Treasury | Role::Settler | Role::Wallet => return Err(ReceiptError::OtherKey(role.word())),
+    /// Verifies one signature by `key`, which must be the one that the receipt names for `signer`.
+    pub fn verify_signature(
+        &self,
+        signer: Signer,
+        key: &PublicKey,
+        signature: &Signature,
+    ) -> Result<(), ReceiptError> {
+        let named = match signer {
+            Signer::Hub => self.terms.hub,
+            Signer::Worker => self.terms.worker,
+            Signer::Backbone => self.terms.backbone,
+            Signer::Treasury | Signer::Settler | Signer::Wallet => {
+                return Err(ReceiptError::OtherKey(signer.word()));
+            }
         };
         if key.digest() != named {
-            return Err(ReceiptError::OtherKey(role.word()));
+            return Err(ReceiptError::OtherKey(signer.word()));
         }
         Ok(key.verify(self.text().as_bytes(), signature)?)
     }
@@ -382,7 +399,20 @@ impl Receipt {
 impl Terms {
     /// Name of the first line that differs.
     fn first_difference(&self, other: &Terms) -> Option<&'static str> {
-        let Terms { network, session, grant, hub, worker, backbone, payee, model, plugin, class, price, from } = self;
+        let Terms {
+            network,
+            session,
+            grant,
+            hub,
+            worker,
+            backbone,
+            payee,
+            model,
+            plugin,
+            class,
+            price,
+            from,
+        } = self;
         [
             ("network", *network == other.network),
             ("session", *session == other.session),
@@ -457,9 +487,9 @@ impl ReceiptKeys {
 
     fn verifiers(&self, network: &NetworkName) -> [crate::note::Verifier; 3] {
         [
-            Role::Hub.verifier(network, self.hub),
-            Role::Worker.verifier(network, self.worker),
-            Role::Backbone.verifier(network, self.backbone),
+            Signer::Hub.verifier(network, self.hub),
+            Signer::Worker.verifier(network, self.worker),
+            Signer::Backbone.verifier(network, self.backbone),
         ]
     }
 }
@@ -485,25 +515,5 @@ impl FromStr for ReceiptId {
     type Err = crate::id::IdError;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         crate::id::parse_hex_32(text).map(Self)
-    }
-}
-
-impl fmt::Display for Class {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Class::Exact => "exact",
-            Class::Tolerance => "tolerance",
-        })
-    }
-}
-
-impl FromStr for Class {
-    type Err = FieldError;
-    fn from_str(text: &str) -> Result<Self, FieldError> {
-        match text {
-            "exact" => Ok(Class::Exact),
-            "tolerance" => Ok(Class::Tolerance),
-            _ => Err(FieldError::Value { line: 0, name: "class", expected: "`exact` or `tolerance`" }),
-        }
     }
 }

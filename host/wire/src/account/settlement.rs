@@ -8,7 +8,7 @@ use kvasir_merkle::Hash;
 use super::{AccountError, DIGEST, NETWORK, Statement, amount};
 use crate::id::{IdError, KeyDigest, SessionId, WalletDigest, parse_hex_32, sha256};
 use crate::money::{MAX_NUMBER, MeteredBytes, NanoKvr, PricePerByte};
-use crate::note::{FieldReader, FieldWriter, NetworkName, Role, canonical_number};
+use crate::note::{FieldReader, FieldWriter, NetworkName, Signer, canonical_number};
 
 /// How long settled credit stays pending, so that a verdict can still reverse it: 24 hours.
 pub const PENDING_SECONDS: u64 = 24 * 3600;
@@ -138,7 +138,7 @@ impl Settlement {
 
 impl Statement for Settlement {
     const KIND: &'static str = "kvasir.example/settle@v1";
-    const SIGNER: Role = Role::Settler;
+    const SIGNER: Signer = Signer::Settler;
 
     fn network(&self) -> &NetworkName {
         &self.network
@@ -187,7 +187,8 @@ impl Statement for Settlement {
         let pending_until = fields.number("pending-until")?;
         let id: SettlementId = fields.value("id", DIGEST)?;
         fields.end()?;
-        let read = Self { network, payee, payer, price, sessions, bytes, amount: credited, before, after, at };
+        let read =
+            Self { network, payee, payer, price, sessions, bytes, amount: credited, before, after, at };
         read.check()?;
         if pending_until != read.pending_until() {
             return Err(AccountError::Impossible("credit is pending for 24 hours"));
@@ -201,7 +202,7 @@ impl Statement for Settlement {
 
 impl Statement for Correction {
     const KIND: &'static str = "kvasir.example/correct@v1";
-    const SIGNER: Role = Role::Treasury;
+    const SIGNER: Signer = Signer::Treasury;
 
     fn network(&self) -> &NetworkName {
         &self.network
