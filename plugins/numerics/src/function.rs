@@ -5,15 +5,16 @@
 use crate::instruction_set::InstructionSet;
 use crate::row::ROUNDER;
 
-/// e^x within one unit in the last place; x is clamped to -87.3..=88, NaN stays NaN.
+/// e^x within one unit in the last place; x is clamped to -87.3..=88; NaN stays a NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Written so that NaN falls through both comparisons.
-    let x = if x < -87.3 { -87.3 } else { x };
-    let x = if x > 88.0 { 88.0 } else { x };
-    let shifted = x * 1.442_695_04 + ROUNDER;
+    // The clamp in integers: non-negative floats order as signed integers do, negative ones as unsigned integers in
+    // reverse. A comparison of floats would become a relaxed minimum in WASM, which an exact kernel may not hold.
+    let bits = (x.to_bits() as i32).min(88f32.to_bits() as i32) as u32;
+    let clamped = f32::from_bits(bits.min((-87.3f32).to_bits()));
+    let shifted = clamped * 1.442_695_04 + ROUNDER;
     let n = shifted - ROUNDER;
-    let r = (x - n * 0.693_359_375) - n * -2.121_944_4e-4;
+    let r = (clamped - n * 0.693_359_375) - n * -2.121_944_4e-4;
     let mut p = 1.987_569_15e-4;
     p = p * r + 1.398_199_950_7e-3;
     p = p * r + 8.333_451_907_3e-3;
@@ -22,7 +23,8 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 5.000_000_120_1e-1;
     // The low bits of `shifted` are n; n + 127 lies in 1..=254, so this is 2^n.
     let power = f32::from_bits(shifted.to_bits().wrapping_add(127) << 23);
-    (((p * (r * r)) + r) + 1.0) * power
+    let result = (((p * (r * r)) + r) + 1.0) * power;
+    if x.is_nan() { x } else { result }
 }
 
 /// `1 / (1 + exp(-x))`.

@@ -90,17 +90,12 @@ fn softmax_lanes(x: &mut [f32]) {
     }
 }
 
-/// The largest value. The order of comparison does not matter: no NaN is allowed, and the two zeros give one result.
+/// The largest value of no NaNs; of the two zeros the positive one, which gives the same result as the other.
 #[inline(always)]
 fn maximum(x: &[f32]) -> Option<f32> {
-    let first = *x.first()?;
-    let mut lanes = [first; 16];
-    let (whole, rest) = x.as_chunks::<16>();
-    for x in whole {
-        for (lane, x) in lanes.iter_mut().zip(x) {
-            *lane = if *x > *lane { *x } else { *lane };
-        }
-    }
-    let of = |values: &[f32], start: f32| values.iter().fold(start, |a, b| if *b > a { *b } else { a });
-    Some(of(rest, of(&lanes, first)))
+    // Floats as signed integers of the same order. Integers, because a comparison of floats would become a relaxed maximum
+    // in WASM, which an exact kernel may not hold.
+    let ordered = |bits: i32| bits ^ ((bits >> 31) as u32 >> 1) as i32;
+    let largest = x.iter().map(|x| ordered(x.to_bits() as i32)).max()?;
+    Some(f32::from_bits(ordered(largest) as u32))
 }

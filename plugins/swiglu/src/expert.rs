@@ -1,0 +1,116 @@
+//! One expert inside the guest: its weights, copied in once, and the two functions of the contract.
+
+use core::cell::RefCell;
+
+use kvasir_numerics::{Format, InstructionSet, Matrix, RowsError, Swiglu, check_rows, swiglu};
+
+use crate::bindings::exports::kvasir::expert::kernel::{
+    Expert, Fault, Format as WitFormat, GuestExpert, Matrix as WitMatrix, Shape,
+};
+
+/// Most rows of one call: what a wire message of 64 MiB can hold is far below.
+const MAX_ROWS: u32 = 1 << 16;
+
+/// The weights of an expert and the memory that `forward` works in, which grows to the largest batch seen.
+pub struct LoadedExpert {
+    gate: Weights,
+    up: Weights,
+    down: Weights,
+}
+
+struct Weights {
+    format: Format,
+    rows: usize,
+    columns: usize,
+    bytes: Vec<u8>,
+}
+
+thread_local! {
+    /// Scratch of every expert in this instance: calls never overlap, since an instance has one thread.
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+impl GuestExpert for LoadedExpert {
+    fn load(shape: Shape, gate: Vec<u8>, up: Vec<u8>, down: Vec<u8>) -> Result<Expert, Fault> {
+        let expert = LoadedExpert {
+            gate: Weights::new("gate", &shape.gate, gate)?,
+            up: Weights::new("up", &shape.up, up)?,
+            down: Weights::new("down", &shape.down, down)?,
+        };
+        expert.swiglu()?;
+        for weights in [&expert.gate, &expert.up, &expert.down] {
+            weights.matrix()?.check_weights().map_err(|_| Fault::MalformedWeights)?;
+        }
+        Ok(Expert::new(expert))
+    }
+
+    fn forward(&self, rows: Vec<u8>, count: u32) -> Result<Vec<f32>, Fault> {
+        let expert = self.swiglu()?;
+        if count > MAX_ROWS {
+            return Err(Fault::MalformedRows);
+        }
+        let count = count as usize;
+        let (format, hidden) = (expert.gate().row_format(), expert.hidden());
+        check_rows(format, hidden, &rows, count).map_err(fault_of_rows)?;
+        let out_len = hidden.checked_mul(count).ok_or(Fault::MalformedRows)?;
+        let scratch_len = expert.scratch_len(count).ok_or(Fault::MalformedRows)?;
+        SCRATCH.with_borrow_mut(|scratch| {
+            if scratch.len() < scratch_len {
+                scratch.resize(scratch_len, 0.0);
+            }
+            let mut out = vec![0.0; out_len];
+            swiglu(InstructionSet::detect(), &expert, &rows, count, scratch, &mut out)
+                .map_err(|_| Fault::NotFinite)?;
+            Ok(out)
+        })
+    }
+}
+
+impl LoadedExpert {
+    fn swiglu(&self) -> Result<Swiglu<'_>, Fault> {
+        Swiglu::new(self.gate.matrix()?, self.up.matrix()?, self.down.matrix()?)
+            .map_err(|error| Fault::Unsupported(error.to_string()))
+    }
+}
+
+impl Weights {
+    fn new(name: &str, shape: &WitMatrix, bytes: Vec<u8>) -> Result<Self, Fault> {
+        let format = supported(shape.format).ok_or_else(|| {
+            Fault::Unsupported(format!("{name}: this kernel has no arithmetic for format {:?}", shape.format))
+        })?;
+        Ok(Weights { format, rows: shape.rows as usize, columns: shape.columns as usize, bytes })
+    }
+
+    fn matrix(&self) -> Result<Matrix<'_>, Fault> {
+        use kvasir_numerics::MatrixError;
+        Matrix::new(self.format, self.rows, self.columns, &self.bytes).map_err(|error| match error {
+            MatrixError::WrongLength { .. } => Fault::MalformedWeights,
+            MatrixError::Dimension { .. } | MatrixError::BrokenBlocks { .. } => {
+                Fault::Unsupported(error.to_string())
+            }
+        })
+    }
+}
+
+/// Rows of a wrong length, with a value of -128 or with a bad scale are malformed; a NaN or infinity in f32 rows is what
+/// the contract calls not finite.
+fn fault_of_rows(error: RowsError) -> Fault {
+    match error {
+        RowsError::WrongLength { .. } | RowsError::Value { .. } | RowsError::Scale { .. } => {
+            Fault::MalformedRows
+        }
+    }
+}
+
+fn supported(format: WitFormat) -> Option<Format> {
+    Some(match format {
+        WitFormat::Float32 => Format::F32,
+        WitFormat::Float16 => Format::F16,
+        WitFormat::Bfloat16 => Format::BF16,
+        WitFormat::Q40 => Format::Q4_0,
+        WitFormat::Q80 => Format::Q8_0,
+        WitFormat::Q4K => Format::Q4K,
+        WitFormat::Q6K => Format::Q6K,
+        _ => return None,
+    })
+}
