@@ -8,10 +8,13 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test that panics has failed, which is what it is for
 
+mod assemble;
 mod blob;
 mod config;
 mod digest;
 mod error;
+mod experts;
+mod folder;
 mod gguf;
 mod identity;
 pub mod limits;
@@ -19,6 +22,7 @@ mod mapping;
 mod model;
 mod stored;
 mod template;
+mod template_time;
 mod tensor;
 mod tokenizer;
 

@@ -47,7 +47,9 @@ pub const MAX_CONVOLUTION_TAPS: u64 = 64;
 pub const MAX_EXPERT_BLOB_BYTES: u64 = 256 << 20;
 /// Bytes of text that one call of the tokenizer takes.
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
-/// Bytes of a rendered chat template, and the steps that the template may take to make them.
+/// Characters of white space in a row in a text to encode.
+pub const MAX_WHITE_SPACE_RUN: usize = 1 << 16;
+/// Bytes of a rendered chat template.
 pub const MAX_RENDERED_BYTES: usize = 16 << 20;
-/// Steps of the template engine for one rendering.
-pub const MAX_TEMPLATE_STEPS: u64 = 50_000_000;
+/// Fuel for one rendering: about one unit an instruction and one for 64 bytes made, so it bounds time and memory.
+pub const MAX_TEMPLATE_FUEL: u64 = 2_000_000;

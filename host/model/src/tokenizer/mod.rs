@@ -1,10 +1,33 @@
-//! Text to tokens and back: byte-level BPE, from a GGUF's own vocabulary and merges or from tokenizer.json.
+//! Text to tokens and back: byte-level BPE with Qwen's splitting, from a GGUF's own vocabulary and merges or from a
+//! tokenizer.json. Both are read into `Parts`, checked, and built into one `tokenizers` tokenizer, so both give the
+//! same tokens.
+//!
+//! Decoding is ours: a table of bytes per token, so that a stream can hold back half a character.
+
+mod bytes;
+mod json;
+mod parts;
+mod stream;
+
+pub(crate) use json::split_merge;
+pub use parts::TokenizerError;
+pub(crate) use parts::{AddedToken, Parts};
+pub use stream::TextStream;
 
 use crate::identity::TokenId;
+use crate::limits;
 
 /// A model's tokenizer.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    tokens: Vec<Token>,
+}
+
+/// What a token decodes to.
+#[derive(Clone)]
+struct Token {
+    bytes: Box<[u8]>,
+    special: bool,
 }
 
 /// Whether special tokens show up as text.
@@ -16,61 +39,59 @@ pub enum SpecialText {
     Hidden,
 }
 
-/// Why a vocabulary is refused or a text cannot be encoded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TokenizerError {
-    /// `tokenizer.ggml.pre` names a way of splitting text that is not known here.
-    #[error("tokenizer.ggml.pre = {0:?} is not supported yet; known: qwen35")]
-    UnknownPre(String),
-}
-
 impl Tokenizer {
-    /// Tokens of `text`. Special tokens spelt in the text become those tokens.
+    /// Tokens of `text`, none added. Special tokens spelt in the text become those tokens.
+    ///
+    /// # Errors
+    /// A text, or a run of white space in it, longer than the limits.
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
-        todo!("{text}")
+        if text.len() > limits::MAX_TEXT_BYTES {
+            return Err(TokenizerError::TextTooLong { bytes: text.len(), limit: limits::MAX_TEXT_BYTES });
+        }
+        let limit = limits::MAX_WHITE_SPACE_RUN;
+        let mut run = 0;
+        for character in text.chars() {
+            run = if character.is_whitespace() { run + 1 } else { 0 };
+            if run > limit {
+                // The splitting expression looks ahead after white space; past a million steps its engine gives up
+                // and would split the rest differently.
+                return Err(TokenizerError::WhiteSpaceTooLong { limit });
+            }
+        }
+        let encoding = self.inner.encode_fast(text, false).map_err(TokenizerError::library)?;
+        Ok(encoding.get_ids().iter().copied().map(TokenId).collect())
     }
 
     /// Text of `tokens`, special tokens shown; bytes that are not UTF-8 and numbers outside the vocabulary become U+FFFD.
     pub fn decode(&self, tokens: &[TokenId]) -> String {
-        todo!("{tokens:?}")
+        let mut stream = self.text_stream(SpecialText::Shown);
+        let mut text: String = tokens.iter().map(|token| stream.push(*token)).collect();
+        text.push_str(&stream.finish());
+        text
     }
 
     /// Decode token by token.
     pub fn text_stream(&self, special: SpecialText) -> TextStream<'_> {
-        TextStream { tokenizer: self, special }
+        TextStream::new(self, special)
     }
 
-    /// Number of tokens, unused ones included.
+    /// Number of tokens, unused ones included. At most the model's vocabulary.
     pub fn vocabulary(&self) -> usize {
-        todo!()
+        self.tokens.len()
     }
 
-    /// The token whose text is exactly `text`.
+    /// The token whose text is exactly `text`: for special tokens. (Ordinary tokens are kept in byte-level spelling.)
     pub fn token(&self, text: &str) -> Option<TokenId> {
-        todo!("{text}")
+        self.inner.token_to_id(text).map(TokenId)
     }
 
     /// Whether `token` is a special (control) token.
     pub fn is_special(&self, token: TokenId) -> bool {
-        todo!("{token}")
-    }
-}
-
-/// A decoder that is given one token at a time and holds back bytes of an incomplete character.
-pub struct TextStream<'a> {
-    tokenizer: &'a Tokenizer,
-    special: SpecialText,
-}
-
-impl TextStream<'_> {
-    /// Add a token; returns the text that is complete by now, which may be empty.
-    pub fn push(&mut self, token: TokenId) -> String {
-        todo!("{token} {:?} {:?}", self.special, self.tokenizer.vocabulary())
+        self.tokens.get(token.0 as usize).is_some_and(|token| token.special)
     }
 
-    /// End the text: an unfinished character becomes U+FFFD.
-    pub fn finish(self) -> String {
-        todo!()
+    /// The bytes of a token; `None` outside the vocabulary.
+    pub fn token_bytes(&self, token: TokenId) -> Option<&[u8]> {
+        self.tokens.get(token.0 as usize).map(|token| &*token.bytes)
     }
 }
