@@ -1,1 +1,22 @@
-//! kvasir-ledger
+//! The ledger: keeps receipts and the notes they rest on, moves credit, answers questions about it.
+//!
+//! Without the feature `server` this crate is the client alone: [`client::Client`] with the answers in [`api`]. With it
+//! come the store (SQLite), the HTTP service and the logic of the binary `kvasir-ledger`. Formats are `kvasir-wire`'s;
+//! `docs/ledger.md` describes the whole.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))] // a test that unwraps fails, which is what it should do
+
+pub mod api;
+pub mod client;
+
+#[cfg(feature = "server")]
+pub mod command;
+#[cfg(feature = "server")]
+pub mod config;
+#[cfg(feature = "server")]
+pub mod refusal;
+#[cfg(feature = "server")]
+pub mod server;
+#[cfg(feature = "server")]
+pub mod store;

@@ -221,7 +221,8 @@ fn what_follows_what() {
 fn no_term_may_change_within_a_session() {
     let one = first();
     let two = one.next(counters(425_984, 851_968), one.to, false).unwrap();
-    let changes: [(&str, fn(&mut Terms)); 12] = [
+    type Change = (&'static str, fn(&mut Terms));
+    let changes: [Change; 12] = [
         ("network", |terms| terms.network = "other".parse().unwrap()),
         ("session", |terms| terms.session.0[0] ^= 1),
         ("grant", |terms| terms.grant.0[0] ^= 1),
