@@ -8,8 +8,32 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that fails to unwrap has failed"))]
 
+mod attention;
+mod backbone;
+mod delta_net;
+mod error;
 mod experts;
+mod generate;
+mod layer;
+mod logits;
+mod mixture;
+mod observer;
+mod parallel;
+mod part;
+mod products;
+mod router;
+mod rows;
+mod sampler;
+mod scratch;
+mod sequence;
 
+pub use backbone::{Backbone, Feed, MAX_ROWS, Wanted};
+pub use error::{BackboneError, Place};
 pub use experts::{Call, CallId, Completed, Experts, ExpertsError, Pick, Progress, call_blocking};
+pub use generate::{DEFAULT_PREFILL_CHUNK, Event, Finish, GenerateOptions, Generation, generate};
 pub use kvasir_model::{ExpertIndex, LayerIndex, TokenId};
 pub use kvasir_numerics::RowFormat;
+pub use logits::Logits;
+pub use observer::{Observer, Tap, Timing};
+pub use sampler::{MAX_TEMPERATURE, Sampler, SamplerOptions, greedy};
+pub use sequence::Sequence;

@@ -1,0 +1,209 @@
+//! The second half of a layer: router, shared expert, the call for the routed experts, and the combination.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvasir_model::{Config, ExpertTensors, LayerIndex, Tensor};
+use kvasir_numerics::{InstructionSet, NotFinite, RowFormat, sigmoid, silu_multiply};
+
+use crate::error::{BackboneError, Place};
+use crate::experts::{Call, Experts, ExpertsError, Pick, wait_for};
+use crate::observer::{Observer, Timing};
+use crate::products::{Product, compute, transpose_rows};
+use crate::router::route;
+use crate::rows::Rows;
+use crate::scratch::{Scratch, SharedScratch};
+
+/// What a layer holds of its mixture of experts; the routed experts themselves are elsewhere.
+#[derive(Debug)]
+pub(crate) struct Mixture {
+    pub(crate) layer: LayerIndex,
+    hidden: usize,
+    experts: usize,
+    per_token: usize,
+    /// What the layer's routed experts read.
+    row_format: RowFormat,
+    router: Tensor,
+    shared: ExpertTensors,
+    shared_gate: Tensor,
+}
+
+impl Mixture {
+    pub(crate) fn new(
+        config: &Config,
+        layer: LayerIndex,
+        row_format: RowFormat,
+        router: Tensor,
+        shared: ExpertTensors,
+        shared_gate: Tensor,
+    ) -> Result<Mixture, BackboneError> {
+        if router.row_format() != RowFormat::Float32 {
+            let what = format!(
+                "{} is {}: a router must be F32, F16 or BF16, since its product is the float product",
+                router.name(),
+                router.format().name()
+            );
+            return Err(BackboneError::Unsupported { what });
+        }
+        if shared.gate.row_format() != shared.up.row_format() {
+            let what = format!(
+                "{} is {} and {} is {}: they must read one row format",
+                shared.gate.name(),
+                shared.gate.format().name(),
+                shared.up.name(),
+                shared.up.format().name()
+            );
+            return Err(BackboneError::Unsupported { what });
+        }
+        Ok(Mixture {
+            layer,
+            hidden: config.hidden as usize,
+            experts: config.experts as usize,
+            per_token: config.experts_per_token as usize,
+            row_format,
+            router,
+            shared,
+            shared_gate,
+        })
+    }
+
+    /// Adds the block's output for the normed rows to `hidden`.
+    pub(crate) fn forward(
+        &self,
+        hidden: &mut [f32],
+        scratch: &mut Scratch,
+        experts: &mut dyn Experts,
+        observer: &mut Observer<'_>,
+        timing: &mut Timing,
+        instructions: InstructionSet,
+    ) -> Result<(), BackboneError> {
+        let started = Instant::now();
+        let count = scratch.normed.count();
+        let not_finite = |NotFinite| BackboneError::NotFinite { place: Place::Experts(self.layer) };
+        let failed = |source: ExpertsError| BackboneError::Experts { layer: self.layer, source };
+
+        let picks = self.route(&mut scratch.normed, &mut scratch.router, observer, instructions);
+        let picks = picks.map_err(not_finite)?;
+        scratch.normed.prepare(self.row_format).map_err(not_finite)?;
+        let rows = Arc::from(scratch.normed.bytes(self.row_format));
+        let call = Call { layer: self.layer, row_format: self.row_format, rows, picks };
+        let submitted = Instant::now();
+        timing.router += submitted - started;
+        let id = experts.submit(call).map_err(failed)?;
+
+        // The other thread may steal the waiting half, which computes local experts or waits for remote ones; with
+        // one thread the shared expert comes first.
+        let (normed, shared_scratch) = (&mut scratch.normed, &mut scratch.shared);
+        let shared = || {
+            let started = Instant::now();
+            let result = self.shared_expert(normed, shared_scratch, instructions);
+            (result, started.elapsed())
+        };
+        let routed = || {
+            let started = Instant::now();
+            let result = wait_for(experts, id);
+            (result, started.elapsed())
+        };
+        let joined = Instant::now();
+        let ((shared, shared_time), (routed, _)) = rayon::join(shared, routed);
+        timing.shared_experts += shared_time;
+        timing.routed_experts += submitted.elapsed();
+        timing.waiting += joined.elapsed().saturating_sub(shared_time).max(Duration::ZERO);
+        let sums = match (shared, routed) {
+            (Ok(()), Ok(completed)) => completed.sums,
+            (_, Err(source)) => return Err(failed(source)),
+            (Err(NotFinite), Ok(_)) => return Err(not_finite(NotFinite)),
+        };
+        if sums.len() != count * self.hidden {
+            let expected = count * self.hidden;
+            return Err(failed(ExpertsError::WrongLength { call: id, expected, received: sums.len() }));
+        }
+        if let Some(tap) = &mut observer.tap {
+            tap.expert_out(self.layer, &sums);
+        }
+        self.combine(&sums, &scratch.shared, count, hidden).map_err(not_finite)
+    }
+
+    /// Logits by the float product, softmax over all experts, and the picks of every row.
+    fn route(
+        &self,
+        normed: &mut Rows,
+        buffer: &mut Vec<f32>,
+        observer: &mut Observer<'_>,
+        instructions: InstructionSet,
+    ) -> Result<Vec<Vec<Pick>>, NotFinite> {
+        let count = normed.count();
+        normed.prepare(RowFormat::Float32)?;
+        let mut product = std::mem::take(buffer);
+        let rows = normed.bytes(RowFormat::Float32);
+        compute(instructions, [Product::new(self.router.matrix(), rows, count, &mut product)]);
+        let mut probabilities = vec![0.0; product.len()];
+        transpose_rows(&product, count, 0..count, &mut probabilities);
+        *buffer = product;
+        if probabilities.iter().any(|logit| !logit.is_finite()) {
+            return Err(NotFinite);
+        }
+        let picks: Vec<Vec<Pick>> = probabilities
+            .chunks_exact_mut(self.experts)
+            .map(|logits| route(instructions, logits, self.per_token))
+            .collect();
+        if let Some(tap) = &mut observer.tap {
+            tap.expert_in(self.layer, normed.values());
+            tap.routed(self.layer, &probabilities, &picks);
+        }
+        Ok(picks)
+    }
+
+    /// The expert that every row passes through, and the logit of its gate.
+    fn shared_expert(
+        &self,
+        normed: &mut Rows,
+        scratch: &mut SharedScratch,
+        instructions: InstructionSet,
+    ) -> Result<(), NotFinite> {
+        let count = normed.count();
+        let ExpertTensors { gate, up, down } = &self.shared;
+        for tensor in [gate, &self.shared_gate] {
+            normed.prepare(tensor.row_format())?;
+        }
+        let (rows, gate_rows) =
+            (normed.bytes(gate.row_format()), normed.bytes(self.shared_gate.row_format()));
+        compute(
+            instructions,
+            [
+                Product::new(gate.matrix(), rows, count, &mut scratch.gate),
+                Product::new(up.matrix(), rows, count, &mut scratch.up),
+                Product::new(self.shared_gate.matrix(), gate_rows, count, &mut scratch.weight),
+            ],
+        );
+        silu_multiply(instructions, &mut scratch.gate, &scratch.up);
+        let inner = scratch.inner.reset(count, gate.rows());
+        transpose_rows(&scratch.gate, count, 0..count, inner);
+        scratch.inner.prepare(down.row_format())?;
+        let rows = scratch.inner.bytes(down.row_format());
+        compute(instructions, [Product::new(down.matrix(), rows, count, &mut scratch.out)]);
+        Ok(())
+    }
+
+    /// `hidden + (routed + sigmoid(s) * shared)`, refusing what is not finite.
+    fn combine(
+        &self,
+        sums: &[f32],
+        shared: &SharedScratch,
+        count: usize,
+        hidden: &mut [f32],
+    ) -> Result<(), NotFinite> {
+        let mut finite = true;
+        for (row, (hidden, sums)) in
+            hidden.chunks_exact_mut(self.hidden).zip(sums.chunks_exact(self.hidden)).enumerate()
+        {
+            let weight = sigmoid(shared.weight[row]);
+            let shared = shared.out[row..].iter().step_by(count);
+            for ((hidden, sum), shared) in hidden.iter_mut().zip(sums).zip(shared) {
+                *hidden += sum + weight * shared;
+                finite &= hidden.is_finite();
+            }
+        }
+        if finite { Ok(()) } else { Err(NotFinite) }
+    }
+}

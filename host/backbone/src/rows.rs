@@ -1,0 +1,69 @@
+//! Rows that products read: floats, and their quantised forms made once per row format.
+
+use kvasir_numerics::{NotFinite, RowFormat, quantise_row};
+
+/// `count` rows of `width` floats, row-major, with the forms that matrices read. Buffers are kept between uses.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    width: usize,
+    count: usize,
+    values: Vec<f32>,
+    forms: [Form; 3],
+}
+
+#[derive(Debug, Default)]
+struct Form {
+    bytes: Vec<u8>,
+    ready: bool,
+}
+
+impl Rows {
+    /// Makes room for `count` rows of `width` floats and forgets all forms. The floats are to be written next.
+    pub(crate) fn reset(&mut self, count: usize, width: usize) -> &mut [f32] {
+        self.width = width;
+        self.count = count;
+        self.values.resize(count * width, 0.0);
+        self.forms.iter_mut().for_each(|form| form.ready = false);
+        &mut self.values
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// All floats, row-major.
+    pub(crate) fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// Makes the form for `format` unless it is there. `width` must be whole blocks of it, which holds for every
+    /// format that a matrix of `width` columns reads.
+    pub(crate) fn prepare(&mut self, format: RowFormat) -> Result<(), NotFinite> {
+        let form = &mut self.forms[usize::from(format.number())];
+        if form.ready {
+            return Ok(());
+        }
+        let row_bytes = row_bytes(format, self.width);
+        form.bytes.resize(self.count * row_bytes, 0);
+        for (row, bytes) in self.values.chunks_exact(self.width).zip(form.bytes.chunks_exact_mut(row_bytes)) {
+            quantise_row(row, format, bytes)?;
+        }
+        form.ready = true;
+        Ok(())
+    }
+
+    /// The rows in `format`, back to back. [`Rows::prepare`] must have made it.
+    pub(crate) fn bytes(&self, format: RowFormat) -> &[u8] {
+        let form = &self.forms[usize::from(format.number())];
+        assert!(form.ready, "the rows were not prepared in the format of the matrix");
+        &form.bytes
+    }
+}
+
+/// Bytes of a row of `width` values whose width is known to be whole blocks.
+pub(crate) fn row_bytes(format: RowFormat, width: usize) -> usize {
+    match format.row_bytes(width) {
+        Some(bytes) => bytes,
+        None => unreachable!("{width} columns are whole blocks: the matrix that reads the row was checked"),
+    }
+}
