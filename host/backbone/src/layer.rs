@@ -14,7 +14,7 @@ use crate::mixture::Mixture;
 use crate::observer::{Observer, Timing};
 use crate::parallel::{Cost, pieces, share};
 use crate::part::Part;
-use crate::products::add_product;
+use crate::products::{add_product, transpose_rows};
 use crate::rows::Rows;
 use crate::scratch::Scratch;
 use crate::sequence::LayerState;
@@ -110,7 +110,15 @@ impl Layer {
             }
         }
         .map_err(not_finite)?;
-        add_product(&mixer.block, normed.count(), hidden);
+        if let Some(tap) = &mut observer.tap {
+            let count = normed.count();
+            let mut out = vec![0.0; mixer.block.len()];
+            transpose_rows(&mixer.block, count, 0..count, &mut out);
+            tap.mixer_out(self.index, mixer.mixed.values(), &mut out);
+            hidden.iter_mut().zip(&out).for_each(|(value, add)| *value += add);
+        } else {
+            add_product(&mixer.block, normed.count(), hidden);
+        }
         let mixed = Instant::now();
         timing.mixers += mixed - started;
 

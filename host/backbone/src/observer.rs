@@ -22,6 +22,12 @@ pub trait Tap: Send {
         let _ = (layer, hidden);
     }
 
+    /// What the output matrix of the mixer of `layer` reads, before it is quantised (rows x its columns), and the
+    /// product (rows x hidden), which the tap may replace.
+    fn mixer_out(&mut self, layer: LayerIndex, rows: &[f32], out: &mut [f32]) {
+        let _ = (layer, rows, out);
+    }
+
     /// The router's probabilities (rows x experts) and picks, highest weight first.
     fn routed(&mut self, layer: LayerIndex, probabilities: &[f32], picks: &[Vec<Pick>]) {
         let _ = (layer, probabilities, picks);

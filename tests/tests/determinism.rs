@@ -1,0 +1,182 @@
+//! The same bits, however a text is computed: threads, chunks of the prompt, company in the batch, kind of experts.
+
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use kvasir_backbone::{
+    Backbone, BackboneError, Event, Experts, Feed, Finish, GenerateOptions, SamplerOptions, Sequence,
+    TokenId, Wanted, generate,
+};
+use kvasir_model::Model;
+use kvasir_tests::reference_experts::ReferenceExperts;
+
+const PROMPT: &str = "Kenya is in Africa. The capital of Kenya is Nairobi. The dialling code of Kenya is +";
+const OTHER: &str = "Die Hauptstadt von Norwegen ist";
+
+fn atlas() -> Arc<Model> {
+    open("models/atlas/atlas-q4_k_m.gguf")
+}
+
+fn open(path: &str) -> Arc<Model> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    Arc::new(Model::open(&path).unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn backbone(model: &Arc<Model>, threads: usize) -> Backbone {
+    Backbone::new(model.clone(), NonZeroUsize::new(threads)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn tokens(model: &Model, text: &str) -> Vec<TokenId> {
+    model.tokenizer().encode(text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// Tokens of a generation, and the bits of the logits that each was chosen from.
+fn text(
+    backbone: &Backbone,
+    experts: &mut dyn Experts,
+    chunk: usize,
+    sampler: SamplerOptions,
+) -> (Vec<TokenId>, Vec<Vec<u32>>) {
+    let mut options = GenerateOptions::greedy(backbone, 24);
+    options.prefill_chunk = NonZeroUsize::new(chunk).unwrap_or(NonZeroUsize::MIN);
+    options.sampler = sampler;
+    options.stop.clear();
+    let mut seen = Vec::new();
+    let prompt = tokens(backbone.model(), PROMPT);
+    let said = generate(backbone, &mut backbone.start(), &prompt, &options, experts, &mut |event| {
+        if let Event::Chosen { logits, .. } = event {
+            seen.push(bits(logits));
+        }
+        ControlFlow::Continue(())
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(said.finish, Finish::Length);
+    (said.tokens, seen)
+}
+
+#[test]
+fn threads_and_chunks_change_no_bit() {
+    for model in [atlas(), open("tests/data/tiny/tiny-q4_0.gguf"), open("tests/data/tiny-hf")] {
+        let reference = text(
+            &backbone(&model, 1),
+            &mut ReferenceExperts::plain(&model),
+            usize::MAX,
+            SamplerOptions::default(),
+        );
+        for threads in [1, 2] {
+            let backbone = backbone(&model, threads);
+            for chunk in [1, 7, usize::MAX] {
+                let again =
+                    text(&backbone, &mut ReferenceExperts::fast(&model), chunk, SamplerOptions::default());
+                assert_eq!(again, reference, "{} with {threads} threads, chunks of {chunk}", model.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_text_whatever_the_threads() {
+    let model = atlas();
+    let sampler = SamplerOptions { temperature: 1.5, top_k: 40, top_p: 0.95, seed: 11 };
+    let one = text(&backbone(&model, 1), &mut ReferenceExperts::fast(&model), 5, sampler);
+    let two = text(&backbone(&model, 2), &mut ReferenceExperts::fast(&model), usize::MAX, sampler);
+    assert_eq!(one, two);
+    let other = SamplerOptions { seed: 12, ..sampler };
+    assert_ne!(one.0, text(&backbone(&model, 2), &mut ReferenceExperts::fast(&model), 5, other).0);
+}
+
+/// Feeds `tokens` one after the other and returns the bits of all logits.
+fn alone(backbone: &Backbone, experts: &mut dyn Experts, tokens: &[TokenId]) -> Vec<Vec<u32>> {
+    let mut sequence = backbone.start();
+    tokens.iter().map(|token| step(backbone, experts, &mut sequence, *token)).collect()
+}
+
+fn step(backbone: &Backbone, experts: &mut dyn Experts, sequence: &mut Sequence, token: TokenId) -> Vec<u32> {
+    let mut feeds = [Feed { sequence, tokens: &[token], logits: Wanted::Last }];
+    let logits = backbone.forward(&mut feeds, experts).unwrap_or_else(|error| panic!("{error}"));
+    bits(logits[0].values())
+}
+
+#[test]
+fn company_changes_no_bit() {
+    let model = atlas();
+    let backbone = backbone(&model, 2);
+    let mut experts = ReferenceExperts::fast(&model);
+    let (first, second) = (tokens(&model, PROMPT), tokens(&model, OTHER));
+    let first_alone = alone(&backbone, &mut experts, &first);
+    let second_alone = alone(&backbone, &mut experts, &second);
+
+    // Passes of two sequences that alternate.
+    let (mut one, mut two) = (backbone.start(), backbone.start());
+    for at in 0..first.len() {
+        assert_eq!(step(&backbone, &mut experts, &mut one, first[at]), first_alone[at], "token {at}");
+        if let Some(token) = second.get(at) {
+            assert_eq!(step(&backbone, &mut experts, &mut two, *token), second_alone[at], "token {at}");
+        }
+    }
+
+    // Both in each pass, cut differently.
+    let (mut one, mut two) = (backbone.start(), backbone.start());
+    let cut = [first.len() / 3, 1];
+    let mut feeds = [
+        Feed { sequence: &mut one, tokens: &first[..cut[0]], logits: Wanted::All },
+        Feed { sequence: &mut two, tokens: &second[..cut[1]], logits: Wanted::Last },
+    ];
+    let logits = backbone.forward(&mut feeds, &mut experts).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(logits[0].rows().map(bits).collect::<Vec<_>>(), first_alone[..cut[0]]);
+    assert_eq!(bits(logits[1].values()), second_alone[cut[1] - 1]);
+    let mut feeds = [
+        Feed { sequence: &mut two, tokens: &second[cut[1]..], logits: Wanted::All },
+        Feed { sequence: &mut one, tokens: &first[cut[0]..], logits: Wanted::None },
+    ];
+    let logits = backbone.forward(&mut feeds, &mut experts).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(logits[0].rows().map(bits).collect::<Vec<_>>(), second_alone[cut[1]..]);
+    assert!(logits[1].values().is_empty());
+}
+
+#[test]
+fn a_snapshot_continues_like_its_original() {
+    let model = open("tests/data/tiny/tiny-f16.gguf");
+    let backbone = backbone(&model, 1);
+    let mut experts = ReferenceExperts::plain(&model);
+    let prompt = tokens(&model, OTHER);
+    let mut sequence = backbone.start();
+    for token in &prompt[..3] {
+        step(&backbone, &mut experts, &mut sequence, *token);
+    }
+    let mut snapshot = sequence.clone();
+    let wanted: Vec<_> =
+        prompt[3..].iter().map(|token| step(&backbone, &mut experts, &mut sequence, *token)).collect();
+    let again: Vec<_> =
+        prompt[3..].iter().map(|token| step(&backbone, &mut experts, &mut snapshot, *token)).collect();
+    assert_eq!(wanted, again);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_changes() {
+    let model = open("tests/data/tiny/tiny-f16.gguf");
+    let backbone = backbone(&model, 1).with_context_limit(8);
+    let mut experts = ReferenceExperts::plain(&model);
+    let prompt: Vec<TokenId> = (1..10).map(TokenId).collect();
+    let options = GenerateOptions::greedy(&backbone, 4);
+    let mut sequence = backbone.start();
+    let mut run = |sequence: &mut Sequence, prompt: &[TokenId]| {
+        generate(&backbone, sequence, prompt, &options, &mut experts, &mut |_| ControlFlow::Continue(()))
+    };
+    assert!(matches!(run(&mut sequence, &[]), Err(BackboneError::PromptEmpty)));
+    assert!(matches!(run(&mut sequence, &prompt), Err(BackboneError::PromptTooLong { tokens: 9, limit: 8 })));
+    assert_eq!((sequence.len(), sequence.bytes()), (0, 0), "refused prompts take no memory");
+    // A prompt that fills the context gives one token.
+    let said = run(&mut sequence, &prompt[..8]).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((said.tokens.len(), said.finish), (1, Finish::ContextFull));
+    assert!(matches!(
+        run(&mut sequence, &prompt[..1]),
+        Err(BackboneError::PromptTooLong { tokens: 9, limit: 8 })
+    ));
+}
