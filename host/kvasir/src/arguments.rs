@@ -259,7 +259,7 @@ pub struct WorkerArguments {
     /// Folder to keep signed receipts in.
     #[arg(long, value_name = "FOLDER")]
     pub receipts: Option<PathBuf>,
-    /// Danger, for demonstrations: flip one bit of this result (counted from 0).
+    /// Danger, for demonstrations: flip one bit of this result (counted from 1).
     #[arg(long, value_name = "RESULT", hide_short_help = true)]
     pub danger_flip_bit_of_result: Option<u64>,
 }

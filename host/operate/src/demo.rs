@@ -3,9 +3,9 @@
 //! Gateway, hub, ledger, settlement poller, both backbones and every worker are processes of their own, driven through the
 //! command lines that people use. Keys, certificate, ledger and logs are made anew in a temporary folder.
 
-mod compare;
-mod network;
-mod report;
+pub mod compare;
+pub mod network;
+pub mod report;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

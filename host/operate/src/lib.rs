@@ -3,10 +3,19 @@
 //! The command line (`host/kvasir`) turns words into the option structs found here and prints what comes back. Other
 //! programs (gateway, ledger) are driven as processes, through the same `--json` that people can use.
 
-pub mod delay;
-pub mod key_file;
-pub mod process;
-pub mod settings;
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at the first surprise"))]
 
-/// Nanoseconds and units belong to names: this is the version that every command reports.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub mod bench;
+pub mod delay;
+pub mod demo;
+pub mod inspect;
+pub mod key_file;
+pub mod local;
+pub mod logging;
+pub mod plugin_tool;
+pub mod process;
+pub mod remote;
+pub mod run;
+pub mod serve_worker;
+pub mod settings;
+pub mod setup;

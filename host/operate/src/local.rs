@@ -54,7 +54,7 @@ impl Local {
         let path = settings.model(options.model.as_deref())?;
         let model = Arc::new(Model::open(&path).with_context(|| format!("cannot use the model {}", path.display()))?);
         let plugin = verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
-        let runner = Arc::new(ExpertRunner::new(&plugin, RunnerOptions { instances: threads, ..RunnerOptions::default() })?);
+        let runner = Arc::new(ExpertRunner::new(&plugin, RunnerOptions::default())?);
         let backbone = Backbone::new(Arc::clone(&model), Some(threads))?;
         Ok(Local { model, plugin, runner, backbone })
     }

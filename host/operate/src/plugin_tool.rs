@@ -82,14 +82,14 @@ pub fn verify(settings: &Settings, package: Option<&Path>, trust: Option<&Path>,
             json!({
                 "package": path, "name": plugin.name(), "version": plugin.version().to_string(),
                 "plugin": plugin.digest().to_string(), "publisher": plugin.publisher().to_string(),
-                "formats": plugin.manifest().formats, "vectors": report.vectors,
+                "formats": plugin.manifest().formats, "vectors": report.cases,
             })
         );
     } else {
         println!("{} {} {}", plugin.name(), plugin.version(), plugin.digest());
         println!("publisher  {}", plugin.publisher());
         println!("formats    {}", plugin.manifest().formats.join(", "));
-        println!("vectors    {} agree bit for bit", report.vectors);
+        println!("vectors    {} agree bit for bit", report.cases);
     }
     Ok(())
 }

@@ -1,15 +1,30 @@
-//! Options of remote experts: which layers leave the house, and how they are dealt over workers.
+//! Remote experts: which layers leave the house, how they are dealt over workers, and what came of it.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::fmt;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kvasir_dispatch::Placement;
+use kvasir_backbone::{Experts, LayerIndex};
+use kvasir_dispatch::{Deadlines, Placement, Swarm, SwarmOptions};
+use kvasir_wire::id::PluginDigest;
+use kvasir_wire::ticket::Ticket;
+use serde::Serialize;
+
+use crate::key_file;
+use crate::local::Local;
 
 /// Layer numbers beyond this are a typing error; no model has as many.
 const LAYER_NUMBER_MAX: u16 = 4095;
+/// A ticket file holds one line; anything larger is not one.
+const TICKET_FILE_BYTES_MAX: u64 = 64 * 1024;
+/// How long workers may take until they hold what they were assigned: gigabytes may have to travel.
+const WORKERS_WITHIN: Duration = Duration::from_secs(600);
 
 /// How a backbone finds workers.
 #[derive(Debug, Clone)]
@@ -118,6 +133,140 @@ impl LayerSelection {
             }
         }
     }
+}
+
+/// A backbone's membership in a swarm, for one `kvasir run`.
+pub struct Membership(Swarm);
+
+impl Membership {
+    /// Join the hub and wait until the wanted number of workers hold their experts.
+    ///
+    /// # Errors
+    /// Where a file cannot be read, the hub refuses, or too few workers come.
+    pub fn join(options: &RemoteOptions, local: &Local) -> Result<Membership> {
+        let layers = options.layers.of(local.model.config().layers)?;
+        let workers = NonZeroUsize::new(options.workers).context("0 workers cannot be waited for; leave out --hub")?;
+        let mut deadlines = Deadlines::default();
+        if let Some(deadline) = options.deadline {
+            deadlines = Deadlines { floor: deadlines.floor.min(deadline), ceiling: deadline };
+        }
+        let swarm = Swarm::join(
+            Arc::clone(&local.model),
+            SwarmOptions {
+                placement: options.placement.into(),
+                remote_layers: layers.into_iter().map(LayerIndex).collect(),
+                workers,
+                deadlines,
+                ..SwarmOptions::new(
+                    options.hub.as_str(),
+                    read_ticket(&options.ticket)?,
+                    key_file::load(&options.key)?,
+                    PluginDigest(local.plugin.digest().0),
+                )
+            },
+        )?;
+        swarm.wait_for_workers(workers.get(), WORKERS_WITHIN)?;
+        Ok(Membership(swarm))
+    }
+
+    /// Routed experts, computed by the workers, and here where they fail.
+    pub fn experts(&self, local: &Local) -> Box<dyn Experts> {
+        Box::new(self.0.experts(Box::new(local.experts())))
+    }
+
+    /// Leave in order, with final receipts. `tokens` were generated.
+    pub fn finish(self, tokens: usize) -> RemoteReport {
+        let statistics = self.0.finish();
+        RemoteReport {
+            calls: statistics.accepted,
+            recomputed: statistics.failovers,
+            round_trips: statistics.round_trips,
+            round_trips_per_token: statistics.round_trips_per_token(tokens as u64),
+            bytes_up: statistics.bytes_up,
+            bytes_down: statistics.bytes_down,
+            workers: statistics
+                .workers
+                .iter()
+                .map(|worker| WorkerReport {
+                    worker: worker.worker.clone(),
+                    session: worker.session.clone(),
+                    experts: worker.experts,
+                    calls: worker.accepted,
+                    receipted_bytes: worker.receipted_bytes,
+                    receipts: worker.receipts,
+                })
+                .collect(),
+        }
+    }
+}
+
+/// What the workers did.
+#[derive(Debug, Serialize)]
+pub struct RemoteReport {
+    /// Answers of workers that were accepted.
+    pub calls: u64,
+    /// Parts of calls that were computed here after all.
+    pub recomputed: u64,
+    /// Calls that waited for a remote answer.
+    pub round_trips: u64,
+    /// ... for each generated token.
+    pub round_trips_per_token: f64,
+    /// Payload bytes of calls.
+    pub bytes_up: u64,
+    /// Payload bytes of results.
+    pub bytes_down: u64,
+    /// One entry a session.
+    pub workers: Vec<WorkerReport>,
+}
+
+/// What one worker did.
+#[derive(Debug, Serialize)]
+pub struct WorkerReport {
+    /// Its public key.
+    pub worker: String,
+    /// Its session.
+    pub session: String,
+    /// Experts it holds.
+    pub experts: usize,
+    /// Accepted answers.
+    pub calls: u64,
+    /// Bytes of its latest receipt.
+    pub receipted_bytes: u64,
+    /// Receipts that the ledger keeps.
+    pub receipts: u64,
+}
+
+impl fmt::Display for RemoteReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} calls answered remotely, {} recomputed here, {:.2} round trips a token",
+            self.calls, self.recomputed, self.round_trips_per_token
+        )?;
+        for worker in &self.workers {
+            write!(
+                f,
+                "\n{}: {} experts, {} calls, {} bytes receipted",
+                worker.worker, worker.experts, worker.calls, worker.receipted_bytes
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Read a ticket file.
+///
+/// # Errors
+/// Where it is missing or holds no ticket.
+pub fn read_ticket(path: &Path) -> Result<Ticket> {
+    let size = fs::metadata(path)
+        .with_context(|| format!("cannot read the ticket {} (the network's operator issues one)", path.display()))?
+        .len();
+    if size > TICKET_FILE_BYTES_MAX {
+        bail!("{} is no ticket: {size} bytes, a ticket has under {TICKET_FILE_BYTES_MAX}", path.display());
+    }
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read the ticket {}", path.display()))?;
+    Ticket::from_text(text.trim()).with_context(|| format!("{} is no ticket", path.display()))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::local::{ComputeOptions, Local};
-use crate::remote::{RemoteOptions, RemoteReport, Swarm};
+use crate::remote::{Membership, RemoteOptions, RemoteReport};
 use crate::settings::Settings;
 
 /// Most bytes of a prompt that are read from standard input.
@@ -73,9 +73,9 @@ pub fn command(settings: &Settings, options: &RunOptions, json: bool) -> Result<
     let encoded = prompts.iter().map(|prompt| encode(&local, prompt, options.chat)).collect::<Result<Vec<_>>>()?;
     let mut logits = options.logits.as_deref().map(LogitsFile::create).transpose()?;
 
-    let swarm = options.remote.as_ref().map(|remote| Swarm::join(remote, &local)).transpose()?;
-    let mut experts: Box<dyn Experts> = match &swarm {
-        Some(swarm) => swarm.experts(&local),
+    let membership = options.remote.as_ref().map(|remote| Membership::join(remote, &local)).transpose()?;
+    let mut experts: Box<dyn Experts> = match &membership {
+        Some(membership) => membership.experts(&local),
         None => Box::new(local.experts()),
     };
     let mut answers = Vec::new();
@@ -86,7 +86,8 @@ pub fn command(settings: &Settings, options: &RunOptions, json: bool) -> Result<
     if let Some(logits) = logits {
         logits.finish()?;
     }
-    let remote = swarm.map(Swarm::finish).transpose()?;
+    let generated = answers.iter().map(|answer| answer.tokens.len()).sum();
+    let remote = membership.map(|membership| membership.finish(generated));
     report(&local, &answers, remote.as_ref(), json);
     Ok(())
 }

@@ -110,4 +110,42 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
 
 const BUNDLED_MANIFEST: &[u8] = include_bytes!("../../../plugins/swiglu/plugin.toml");
 const BUNDLED_COMPONENT: &[u8] = include_bytes!("../../../plugins/swiglu/release/swiglu-0.1.0.wasm");
-const BUNDLED_VECTORS: &[(&str, &[u8])] = &[];
+
+/// The named files of the plugin's folder `vectors`, as (name, bytes).
+macro_rules! vectors {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_bytes!(concat!("../../../plugins/swiglu/vectors/", $name)))),*]
+    };
+}
+
+const BUNDLED_VECTORS: &[(&str, &[u8])] = vectors![
+    "bf16.vector",
+    "f16.vector",
+    "f32.vector",
+    "q4_0-with-q8_0.vector",
+    "q4_0.vector",
+    "q4_k-with-q6_k.vector",
+    "q4_k.vector",
+    "q6_k.vector",
+    "q8_0-infinite-scale.vector",
+    "q8_0-overflow.vector",
+    "q8_0-row-128.vector",
+    "q8_0-row-nan-scale.vector",
+    "q8_0-weight-128.vector",
+    "q8_0.vector",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_vector_file_of_the_plugin_is_bundled() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/swiglu/vectors");
+        let mut there: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        there.sort();
+        let bundled: Vec<&str> = BUNDLED_VECTORS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(bundled, there);
+    }
+}

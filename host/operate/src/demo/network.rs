@@ -100,9 +100,10 @@ pub struct Network {
     programs: Programs,
     folder: PathBuf,
     model: PathBuf,
-    hub: Server,
     ledger: Server,
-    others: Vec<Server>,
+    hub: Server,
+    edge: Server,
+    settle: Server,
     workers: Vec<Server>,
     wallets: Vec<String>,
 }
@@ -196,19 +197,19 @@ impl Network {
             &logs,
         )?;
 
+        let edge_address: SocketAddr =
+            edge.address.parse().with_context(|| format!("the edge listens on {:?}", edge.address))?;
         let mut network = Network {
             programs,
             folder: folder.clone(),
             model: options.model.clone(),
-            hub,
             ledger,
-            others: Vec::new(),
+            hub,
+            edge,
+            settle,
             workers: Vec::new(),
             wallets: Vec::new(),
         };
-        let edge_address: SocketAddr =
-            edge.address.parse().with_context(|| format!("the edge listens on {:?}", edge.address))?;
-        network.others = vec![edge, settle];
         let address = match options.round_trip {
             Some(round_trip) => delay::start(edge_address, round_trip)?,
             None => edge_address,
@@ -290,9 +291,19 @@ impl Network {
         }
     }
 
+    /// Process numbers of the workers.
+    pub fn worker_ids(&self) -> Vec<u32> {
+        self.workers.iter().map(Server::id).collect()
+    }
+
+    /// Process number of the edge.
+    pub fn edge_id(&self) -> u32 {
+        self.edge.id()
+    }
+
     /// Stop everything in order: ends first, the ledger last.
     pub fn stop(self) {
-        for server in self.workers.into_iter().chain(self.others).chain([self.hub, self.ledger]) {
+        for server in self.workers.into_iter().chain([self.edge, self.hub, self.settle, self.ledger]) {
             if let Err(error) = server.stop() {
                 tracing::warn!("{error:#}");
             }
@@ -329,7 +340,7 @@ impl Network {
             .arg(self.folder.join(format!("{name}-receipts")))
             .args(["--threads", "1"]);
         if flip_bit {
-            command.args(["--danger-flip-bit-of-result", "0"]);
+            command.args(["--danger-flip-bit-of-result", "1"]);
         }
         let mut worker = Server::spawn(&name, &mut command, &self.folder.join("logs"))?;
         worker.event("connected", WORKER_WITHIN)?;

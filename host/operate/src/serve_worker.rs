@@ -1,0 +1,197 @@
+//! `kvasir worker`: lend this machine, and say what happens.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use kvasir_model::Model;
+use kvasir_worker::{Event, EventSink, Fault, Worker, WorkerOptions};
+use serde_json::{Value, json};
+
+use crate::local::{threads, verified_plugin};
+use crate::remote::read_ticket;
+use crate::settings::Settings;
+use crate::key_file;
+
+/// A mebibyte in bytes.
+const MEBIBYTE: u64 = 1 << 20;
+/// Threads that move bytes; kernels have their own.
+const NETWORK_THREADS: usize = 2;
+
+/// What `kvasir worker` may be told.
+pub struct WorkerSettings {
+    /// `wss://HOST[:PORT]`.
+    pub gateway: String,
+    /// Ticket file.
+    pub ticket: PathBuf,
+    /// Secret key file that the ticket names.
+    pub key: PathBuf,
+    /// PEM certificates to believe instead of the public authorities.
+    pub certificate_authority: Option<PathBuf>,
+    /// Local copy of the model.
+    pub model: Option<PathBuf>,
+    /// Package of the expert kernel.
+    pub plugin: Option<PathBuf>,
+    /// Folder of trusted publishers' public keys.
+    pub trust: Option<PathBuf>,
+    /// Threads that compute.
+    pub threads: Option<usize>,
+    /// Most memory for experts, in MiB.
+    pub memory_mebibytes: u64,
+    /// Folder to keep signed receipts in.
+    pub receipts: Option<PathBuf>,
+    /// Danger, for demonstrations: flip one bit of this result, counted from 1.
+    pub flip_bit_of_result: Option<u64>,
+}
+
+/// `kvasir worker`: serve until SIGINT or SIGTERM, or until refused for good.
+///
+/// # Errors
+/// Where a file cannot be used, or the network refuses in a way that trying again cannot heal.
+pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Result<()> {
+    let plugin = verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
+    let model = options
+        .model
+        .as_ref()
+        .map(|path| Model::open(path).with_context(|| format!("cannot use the model {}", path.display())))
+        .transpose()?;
+    let worker = Worker::new(WorkerOptions {
+        certificate_authority: options.certificate_authority.clone(),
+        model: model.map(Arc::new),
+        store_bytes: options.memory_mebibytes.saturating_mul(MEBIBYTE),
+        threads: Some(threads(settings, options.threads)?),
+        paystubs: options.receipts.clone(),
+        events: if json { Arc::new(|event| println!("{}", as_json(&event))) } else { for_people() },
+        danger_fault: options.flip_bit_of_result.map(|result| Fault::FlipBit { result }),
+        ..WorkerOptions::new(
+            options.gateway.as_str(),
+            read_ticket(&options.ticket)?,
+            key_file::load(&options.key)?,
+            plugin,
+        )
+    })?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(NETWORK_THREADS)
+        .enable_all()
+        .build()
+        .context("the operating system gives no threads")?;
+    let summary = runtime.block_on(async {
+        let (stop, stopped) = kvasir_worker::stop();
+        tokio::spawn(async move {
+            asked_to_end().await;
+            stop.stop();
+            // Whoever asks twice does not want to wait for the last receipt.
+            asked_to_end().await;
+            std::process::exit(130);
+        });
+        worker.run(stopped).await
+    })?;
+    if json {
+        println!(
+            "{}",
+            json!({
+                "event": "ended", "sessions": summary.sessions, "results": summary.results,
+                "receipted_bytes": summary.receipted_bytes, "nanokvr": summary.nano_kvr,
+            })
+        );
+    } else {
+        println!(
+            "{} sessions, {} results, {} bytes receipted, {} nanoKVR",
+            summary.sessions, summary.results, summary.receipted_bytes, summary.nano_kvr
+        );
+    }
+    Ok(())
+}
+
+/// Until SIGINT or SIGTERM.
+async fn asked_to_end() {
+    let terminate = async {
+        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(mut signal) => {
+                signal.recv().await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "SIGTERM is not heard; use SIGINT");
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminate => {}
+    }
+}
+
+/// One JSON object a line, each with the field `event`.
+fn as_json(event: &Event) -> Value {
+    match event {
+        Event::Connected { gateway } => json!({"event": "connected", "gateway": gateway}),
+        Event::Paired { session, model, plugin } => {
+            json!({"event": "paired", "session": session, "model": model, "plugin": plugin})
+        }
+        Event::Refused { code, reason, can_heal } => {
+            json!({"event": "refused", "code": code, "reason": reason, "can_heal": can_heal})
+        }
+        Event::Reconnecting { reason, wait } => {
+            json!({"event": "reconnecting", "reason": reason, "wait_ms": wait.as_millis() as u64})
+        }
+        Event::Assigned { experts } => json!({"event": "assigned", "experts": experts}),
+        Event::Holding { experts, assigned, bytes } => {
+            json!({"event": "holding", "experts": experts, "assigned": assigned, "bytes": bytes})
+        }
+        Event::ExpertRefused { layer, expert, reason } => {
+            json!({"event": "expert_refused", "layer": layer, "expert": expert, "reason": reason})
+        }
+        Event::CallServed { results, layer, rows, bytes_up, bytes_down } => json!({
+            "event": "call_served", "results": results, "layer": layer, "rows": rows, "bytes_up": bytes_up,
+            "bytes_down": bytes_down,
+        }),
+        Event::Receipt { sequence, bytes, calls, excluded, nano_kvr, last } => json!({
+            "event": "receipt", "sequence": sequence, "bytes": bytes, "calls": calls, "excluded": excluded,
+            "nanokvr": nano_kvr, "last": last,
+        }),
+        Event::ReceiptDisputed { reason } => json!({"event": "receipt_disputed", "reason": reason}),
+        Event::Drained => json!({"event": "drained"}),
+        other => json!({"event": "other", "text": format!("{other:?}")}),
+    }
+}
+
+/// A line for what happens once, and on a terminal a moving one for what happens all the time.
+fn for_people() -> EventSink {
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    Arc::new(move |event| {
+        let line = match event {
+            Event::CallServed { results, bytes_up, bytes_down, .. } => {
+                bar.set_message(format!("{results} calls served, {} bytes", bytes_up + bytes_down));
+                return;
+            }
+            Event::Holding { experts, assigned, bytes } if experts < assigned => {
+                bar.set_message(format!("{experts} of {assigned} experts, {bytes} bytes"));
+                return;
+            }
+            Event::Holding { experts, bytes, .. } => format!("holding {experts} experts, {bytes} bytes"),
+            Event::Connected { gateway } => format!("connected to {gateway}, waiting for a backbone"),
+            Event::Paired { session, .. } => format!("session {} begins", session.get(..8).unwrap_or(&session)),
+            Event::Refused { reason, can_heal, .. } => {
+                format!("refused: {reason}{}", if can_heal { " (trying again)" } else { "" })
+            }
+            Event::Reconnecting { reason, wait } => format!("{reason}; next attempt in {:.1} s", wait.as_secs_f64()),
+            Event::Assigned { experts } => format!("asked to hold {experts} experts"),
+            Event::ExpertRefused { layer, expert, reason } => format!("expert {expert} of layer {layer}: {reason}"),
+            Event::Receipt { bytes, nano_kvr, .. } => {
+                format!("receipt: {bytes} bytes = {:.9} KVR so far", nano_kvr as f64 / 1e9)
+            }
+            Event::ReceiptDisputed { reason } => format!("receipt not countersigned: {reason}"),
+            Event::Drained => "session ended in order".to_owned(),
+            other => format!("{other:?}"),
+        };
+        bar.suspend(|| eprintln!("{line}"));
+    })
+}
