@@ -12,6 +12,7 @@ mod block;
 mod delta;
 mod format;
 mod function;
+pub mod golden;
 mod half;
 mod instruction_set;
 mod matrix;
