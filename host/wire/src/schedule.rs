@@ -119,14 +119,29 @@ impl Scheduler {
         if u64::from(used) + frames + self.queued_frames(stream) > u64::from(u32::MAX) {
             return Err(SendError::SequenceExhausted { stream });
         }
-        let queue = &mut self.lanes[lane.number() as usize];
         // An empty queue takes any payload, else one of the largest size could never be sent.
-        if queue.bytes + length > queue.limit && !queue.waiting.is_empty() {
+        let room = self.has_room(kind, length);
+        let queue = &mut self.lanes[lane.number() as usize];
+        if !room {
             return Err(SendError::QueueFull { lane, limit: queue.limit });
         }
         queue.bytes += length;
         queue.waiting.push_back(Waiting { outgoing, sent: 0 });
         Ok(())
+    }
+
+    /// Whether [`Scheduler::push`] would find room for `length` bytes of `kind` now.
+    pub fn has_room(&self, kind: Kind, length: usize) -> bool {
+        let queue = &self.lanes[kind.lane().number() as usize];
+        queue.waiting.is_empty() || queue.bytes + length <= queue.limit
+    }
+
+    /// Drops everything that waits, begun or not; for a link that ends, before its last words are pushed.
+    pub fn discard(&mut self) {
+        for queue in &mut self.lanes {
+            queue.waiting.clear();
+            queue.bytes = 0;
+        }
     }
 
     /// The next message to write, or `None` when nothing may be sent now.

@@ -1,0 +1,148 @@
+//! The holder's side: hello, challenge, proof, welcome; then, for a session, transcript, sign, welcome.
+
+use kvasir_wire::assemble::Assembler;
+use kvasir_wire::frame::{HUB_STREAM, Kind, Party};
+use kvasir_wire::handshake::{Admission, Features, HolderHandshake, Purpose, Welcome};
+use kvasir_wire::key::SecretKey;
+use kvasir_wire::pairing::{EndPairing, Expectation, Transcript};
+use kvasir_wire::ticket::Ticket;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_tungstenite::WebSocketStream;
+
+use crate::error::LinkError;
+use crate::opening::{Opening, within};
+use crate::options::LinkOptions;
+use crate::reader::{LinkReceiver, decoded};
+use crate::shared::LinkSender;
+use crate::{fresh_nonce, unix_now};
+
+/// A link that the hub admitted.
+#[derive(Debug)]
+pub struct Connected {
+    /// Its sending half.
+    pub sender: LinkSender,
+    /// Its receiving half.
+    pub receiver: LinkReceiver,
+    /// What both sides know of each other.
+    pub admission: Admission,
+    /// The hub's clock at the welcome, unix seconds.
+    pub hub_time: u64,
+    options: LinkOptions,
+}
+
+/// A link on which a session has begun.
+#[derive(Debug)]
+pub struct Session {
+    /// Its sending half.
+    pub sender: LinkSender,
+    /// Its receiving half.
+    pub receiver: LinkReceiver,
+    /// What both ends signed.
+    pub transcript: Transcript,
+    /// What this end and the hub know of each other.
+    pub admission: Admission,
+}
+
+/// Runs the holder's handshake over a WebSocket that is open already, however it came about.
+pub async fn connect_over<S>(
+    socket: WebSocketStream<S>,
+    ticket: &Ticket,
+    key: &SecretKey,
+    purpose: Purpose,
+    features: Features,
+    options: &LinkOptions,
+) -> Result<Connected, LinkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let assembler = match purpose {
+        Purpose::Worker(_) => Assembler::through_hub(Party::Backbone),
+        Purpose::Session(_) => Assembler::through_hub(Party::Worker),
+        Purpose::Control(_) => Assembler::from_peer(Party::Hub),
+    };
+    let is_control = matches!(purpose, Purpose::Control(_));
+    let mut opening = Opening::new(socket, assembler);
+    let steps = handshake(&mut opening, ticket, key, purpose, features);
+    match within(options.handshake, "the handshake with the hub", steps).await {
+        Ok((admission, hub_time)) => {
+            let (sender, receiver) = opening.into_link(options, is_control)?;
+            Ok(Connected { sender, receiver, admission, hub_time, options: options.clone() })
+        }
+        Err(error) => Err(opening.fail(error, options.close_linger).await),
+    }
+}
+
+impl Connected {
+    /// Waits for the transcript (a worker may wait long: until a backbone wants it), checks and signs it, and verifies
+    /// the other end's signature. Whatever is not in order is refused, the hub is told why, and the link ends.
+    pub async fn pair(mut self, key: &SecretKey, expectation: &Expectation) -> Result<Session, LinkError> {
+        match self.pair_steps(key, expectation).await {
+            Ok(transcript) => Ok(Session {
+                sender: self.sender,
+                receiver: self.receiver,
+                transcript,
+                admission: self.admission,
+            }),
+            Err(error) => {
+                self.sender.shared.fail(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    async fn pair_steps(
+        &mut self,
+        key: &SecretKey,
+        expectation: &Expectation,
+    ) -> Result<Transcript, LinkError> {
+        let payload = self.receiver.recv().await?;
+        let payload = on_hub_stream(payload, Kind::Transcript, "a transcript")?;
+        let (pairing, signature) = EndPairing::transcript(&payload, &self.admission, key, expectation)
+            .map_err(LinkError::RefusedPeer)?;
+        self.sender.send(Kind::Sign, HUB_STREAM, signature).await?;
+        let welcome = within(self.options.pairing, "the other end's signature", self.receiver.recv()).await?;
+        let welcome = on_hub_stream(welcome, Kind::Welcome, "the welcome of the pair")?;
+        pairing.welcome(&welcome).map_err(LinkError::RefusedPeer)
+    }
+}
+
+async fn handshake<S>(
+    opening: &mut Opening<S>,
+    ticket: &Ticket,
+    key: &SecretKey,
+    purpose: Purpose,
+    features: Features,
+) -> Result<(Admission, u64), LinkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (state, hello) = HolderHandshake::start(ticket, key, purpose, features, fresh_nonce()?, unix_now())
+        .map_err(LinkError::RefusedPeer)?;
+    opening.send(Kind::Hello, hello).await?;
+    let challenge = opening.expect(Kind::Challenge, "a challenge").await?;
+    let (admission, proof) = state.challenge(&challenge.bytes, key).map_err(LinkError::RefusedPeer)?;
+    opening.send(Kind::Proof, proof).await?;
+    let welcome = opening.expect(Kind::Welcome, "a welcome").await?;
+    match decoded(Kind::Welcome, Welcome::decode(&welcome.bytes))? {
+        Welcome::Admitted { hub_time } => Ok((admission, hub_time)),
+        Welcome::Paired { .. } => Err(LinkError::Unexpected {
+            found: "a welcome with a signature".to_owned(),
+            expected: "a welcome to the hub",
+        }),
+    }
+}
+
+fn on_hub_stream(
+    payload: kvasir_wire::assemble::Payload,
+    kind: Kind,
+    expected: &'static str,
+) -> Result<Vec<u8>, LinkError> {
+    if payload.kind == kind && payload.stream == HUB_STREAM {
+        return Ok(payload.bytes);
+    }
+    if payload.kind == Kind::Refuse {
+        let refusal = kvasir_wire::refusal::Refusal::decode(&payload.bytes);
+        return Err(LinkError::Refused(decoded(Kind::Refuse, refusal)?));
+    }
+    Err(LinkError::Unexpected { found: payload.kind.name().to_owned(), expected })
+}

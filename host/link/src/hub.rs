@@ -1,0 +1,293 @@
+//! The hub's side: admit a holder, then be a pipe that reads headers.
+//!
+//! [`accept`] runs the handshake up to the proof; the hub then makes its own checks and admits or refuses. A
+//! [`HubLink`] sorts what comes: payloads on stream 0 are the hub's own, every other message is passed on unchanged,
+//! with its headers for the meter.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::{Stream, StreamExt as _};
+use kvasir_wire::assemble::{Assembler, Payload};
+use kvasir_wire::frame::{HUB_STREAM, Header, Kind, MessageClass, Party, classify, frames};
+use kvasir_wire::handshake::{Admission, HubHandshake, HubIdentity, Purpose, Welcome};
+use kvasir_wire::id::Nonce;
+use kvasir_wire::message::Ping;
+use kvasir_wire::refusal::{Refusal, RefusalCode};
+use kvasir_wire::schedule::Outgoing;
+use kvasir_wire::ticket::{Role, Ticket};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep_until};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::{Bytes, Error, Message};
+
+use crate::error::LinkError;
+use crate::liveness::{Liveness, Tick};
+use crate::opening::{Opening, within};
+use crate::options::LinkOptions;
+use crate::reader::{binary, decoded};
+use crate::shared::{Shared, normal_close};
+use crate::unix_now;
+use crate::writer::write;
+
+/// A holder that proved its key and is not admitted yet.
+pub struct Accepted<S> {
+    /// What both sides know of each other.
+    pub admission: Admission,
+    opening: Opening<S>,
+    options: LinkOptions,
+}
+
+/// Runs the hub's handshake on a door for `role`, up to the proof. `header` is the ticket of the `Authorization` header;
+/// the hello must bring the same. What fails is refused here, and the holder is told why.
+pub async fn accept<S>(
+    socket: WebSocketStream<S>,
+    hub: &HubIdentity,
+    role: Role,
+    header: Option<&Ticket>,
+    nonce: Nonce,
+    options: &LinkOptions,
+) -> Result<Accepted<S>, LinkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut opening = Opening::new(socket, Assembler::from_peer(party(role)));
+    let steps = handshake(&mut opening, hub, role, header, nonce);
+    match within(options.handshake, "the holder's handshake", steps).await {
+        Ok(admission) => Ok(Accepted { admission, opening, options: options.clone() }),
+        Err(error) => Err(opening.fail(error, options.close_linger).await),
+    }
+}
+
+impl<S> Accepted<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    /// Admits the holder: sends the welcome and starts the link.
+    pub fn admit(self) -> Result<HubLink, LinkError> {
+        let Accepted { admission, opening, options } = self;
+        let role = admission.ticket.claims().role;
+        let mut spread = [0];
+        getrandom::fill(&mut spread).map_err(|error| LinkError::Randomness(error.to_string()))?;
+        let shared = Shared::new(opening.scheduler);
+        let welcome = Welcome::Admitted { hub_time: unix_now() }.encode();
+        shared.push(Outgoing::new(Kind::Welcome, HUB_STREAM, welcome))?;
+        let (sink, stream) = opening.socket.split();
+        tokio::spawn(write(sink, Arc::clone(&shared), options.clone()));
+        let receiver = HubReceiver {
+            stream: Box::pin(stream),
+            assembler: opening.assembler,
+            waiting: opening.waiting.into_iter().map(Incoming::Own).collect(),
+            sender: party(role),
+            is_control: matches!(admission.purpose, Purpose::Control(_)),
+            liveness: Liveness::new(options.ping_after, options.dead_after, spread[0], Instant::now()),
+            shared: Arc::clone(&shared),
+        };
+        Ok(HubLink { sender: HubSender { shared }, receiver, admission })
+    }
+
+    /// Refuses the holder after all.
+    pub async fn refuse(self, refusal: Refusal) -> LinkError {
+        self.opening.fail(LinkError::RefusedPeer(refusal), self.options.close_linger).await
+    }
+}
+
+/// The hub's link with an admitted holder.
+#[derive(Debug)]
+pub struct HubLink {
+    /// Its sending half.
+    pub sender: HubSender,
+    /// Its receiving half.
+    pub receiver: HubReceiver,
+    /// What both sides know of each other.
+    pub admission: Admission,
+}
+
+/// The sending half of a hub's link.
+#[derive(Debug, Clone)]
+pub struct HubSender {
+    shared: Arc<Shared>,
+}
+
+impl HubSender {
+    /// Queues a payload of the hub's own, on stream 0. It goes before everything that is passed on.
+    pub fn send(&self, kind: Kind, payload: Vec<u8>) -> Result<(), LinkError> {
+        self.shared.push(Outgoing::new(kind, HUB_STREAM, payload))
+    }
+
+    /// Passes a message of the other end on, unchanged and in order; waits while two full messages are queued.
+    pub async fn relay(&self, relay: Relay) -> Result<(), LinkError> {
+        self.shared.relay(relay.bytes).await
+    }
+
+    /// Closes in order: what is queued goes out first.
+    pub fn close(&self) {
+        self.shared.close(normal_close());
+    }
+
+    /// Tells the holder why, then closes; what is queued is dropped.
+    pub fn refuse(&self, refusal: Refusal) {
+        self.shared.fail(LinkError::RefusedPeer(refusal));
+    }
+
+    /// Waits until the link has ended; says how.
+    pub async fn ended(&self) -> LinkError {
+        self.shared.ended().await
+    }
+}
+
+/// What came from a holder.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A payload for the hub.
+    Own(Payload),
+    /// A message for the other end.
+    Relay(Relay),
+}
+
+/// A whole message for the other end, with its headers.
+#[derive(Debug)]
+pub struct Relay {
+    bytes: Bytes,
+    /// The headers of its frames, for the meter.
+    pub headers: Vec<Header>,
+}
+
+impl Relay {
+    /// Bytes of the message.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Never: a message without a frame is an error.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
+/// The receiving half of a hub's link. It works while [`HubReceiver::next`] is awaited: keep one task at it.
+pub struct HubReceiver {
+    stream: Pin<Box<dyn Stream<Item = Result<Message, Error>> + Send>>,
+    assembler: Assembler,
+    waiting: std::collections::VecDeque<Incoming>,
+    sender: Party,
+    is_control: bool,
+    liveness: Liveness,
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for HubReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HubReceiver").field("sender", &self.sender).finish_non_exhaustive()
+    }
+}
+
+impl HubReceiver {
+    /// What comes next. Pings on stream 0 are answered here, silence ends the link. Safe to cancel.
+    pub async fn next(&mut self) -> Result<Incoming, LinkError> {
+        loop {
+            if let Some(incoming) = self.waiting.pop_front() {
+                return Ok(incoming);
+            }
+            if let Err(error) = self.step().await {
+                self.shared.fail(error);
+                return Err(self.shared.ended().await);
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), LinkError> {
+        tokio::select! {
+            message = self.stream.next() => {
+                self.liveness.heard(Instant::now());
+                match binary(message)? {
+                    Some(bytes) => self.take(bytes),
+                    None => Ok(()),
+                }
+            }
+            () = sleep_until(self.liveness.due()) => {
+                let now = Instant::now();
+                match self.liveness.tick(now) {
+                    Tick::Wait => Ok(()),
+                    Tick::Ping => {
+                        self.shared.ping(HUB_STREAM);
+                        Ok(())
+                    }
+                    Tick::Dead => Err(LinkError::Silent(self.liveness.silence(now))),
+                }
+            }
+            error = self.shared.ended() => Err(error),
+        }
+    }
+
+    fn take(&mut self, bytes: Bytes) -> Result<(), LinkError> {
+        let mut headers = Vec::new();
+        let class = classify(&bytes, self.sender, |header| {
+            headers.push(*header);
+            Ok(())
+        })?;
+        if class == MessageClass::Pair {
+            self.waiting.push_back(Incoming::Relay(Relay { bytes, headers }));
+            return Ok(());
+        }
+        for frame in frames(&bytes)? {
+            let Some(payload) = self.assembler.accept(frame?)? else { continue };
+            match payload.kind {
+                Kind::Ping => {
+                    self.shared.answer_ping(HUB_STREAM, decoded(Kind::Ping, Ping::decode(&payload.bytes))?)
+                }
+                Kind::Pong => self.shared.pong(decoded(Kind::Pong, Ping::decode(&payload.bytes))?),
+                Kind::Refuse => {
+                    let refusal = decoded(Kind::Refuse, Refusal::decode(&payload.bytes))?;
+                    // On a control link, one that names a session is about that session only: a worker is declined.
+                    if self.is_control && refusal.session.is_some() {
+                        self.waiting.push_back(Incoming::Own(payload));
+                    } else {
+                        return Err(LinkError::Refused(refusal));
+                    }
+                }
+                _ => self.waiting.push_back(Incoming::Own(payload)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn party(role: Role) -> Party {
+    match role {
+        Role::Worker => Party::Worker,
+        Role::Backbone => Party::Backbone,
+    }
+}
+
+async fn handshake<S>(
+    opening: &mut Opening<S>,
+    hub: &HubIdentity,
+    role: Role,
+    header: Option<&Ticket>,
+    nonce: Nonce,
+) -> Result<Admission, LinkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let hello = opening.expect(Kind::Hello, "a hello").await?;
+    let (mut state, challenge) =
+        HubHandshake::hello(hub, &hello.bytes, role, nonce, unix_now()).map_err(LinkError::RefusedPeer)?;
+    if header.is_some_and(|header| header != state.ticket()) {
+        return Err(LinkError::RefusedPeer(Refusal::new(
+            RefusalCode::BadTicket,
+            "the hello brings another ticket than the Authorization header",
+            "send one ticket in both places",
+        )));
+    }
+    opening.send(Kind::Challenge, challenge).await?;
+    let proof = opening.expect(Kind::Proof, "a proof").await?;
+    let admission = state.proof(&proof.bytes).map_err(LinkError::RefusedPeer)?;
+    // One challenge has one answer; a second that came along with the first is a replay.
+    if opening.waiting.iter().any(|payload| payload.kind == Kind::Proof) {
+        return Err(LinkError::RefusedPeer(state.proof(&[]).err().unwrap_or_else(|| {
+            Refusal::new(RefusalCode::ReplayedAnswer, "a second answer came", "open a new connection")
+        })));
+    }
+    Ok(admission)
+}

@@ -1,0 +1,132 @@
+//! A link before it is admitted: one payload at a time, no tasks yet.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use kvasir_wire::assemble::{Assembler, Payload};
+use kvasir_wire::frame::{HUB_STREAM, Kind, frames};
+use kvasir_wire::refusal::Refusal;
+use kvasir_wire::schedule::{Outgoing, Scheduler};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::error::LinkError;
+use crate::options::LinkOptions;
+use crate::reader::{LinkReceiver, binary, decoded, read};
+use crate::shared::{LinkSender, Shared, close_frame};
+use crate::writer::write;
+
+/// A WebSocket with the frame state that the later link continues.
+pub(crate) struct Opening<S> {
+    pub(crate) socket: WebSocketStream<S>,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) assembler: Assembler,
+    pub(crate) waiting: VecDeque<Payload>,
+}
+
+impl<S> Opening<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    pub(crate) fn new(socket: WebSocketStream<S>, assembler: Assembler) -> Self {
+        Opening { socket, scheduler: Scheduler::new(), assembler, waiting: VecDeque::new() }
+    }
+
+    pub(crate) async fn send(&mut self, kind: Kind, payload: Vec<u8>) -> Result<(), LinkError> {
+        self.scheduler.push(Outgoing::new(kind, HUB_STREAM, payload))?;
+        while let Some(message) = self.scheduler.next_message() {
+            self.socket.send(Message::Binary(message.into())).await?;
+        }
+        Ok(())
+    }
+
+    /// The next payload, which must be of `kind`; a refusal instead ends the link.
+    pub(crate) async fn expect(&mut self, kind: Kind, expected: &'static str) -> Result<Payload, LinkError> {
+        loop {
+            if let Some(payload) = self.waiting.pop_front() {
+                return match payload.kind {
+                    found if found == kind => Ok(payload),
+                    Kind::Refuse => {
+                        Err(LinkError::Refused(decoded(Kind::Refuse, Refusal::decode(&payload.bytes))?))
+                    }
+                    found => Err(LinkError::Unexpected { found: found.name().to_owned(), expected }),
+                };
+            }
+            let message = self.socket.next().await;
+            let Some(bytes) = binary(message)? else { continue };
+            for frame in frames(&bytes)? {
+                let frame = frame?;
+                if frame.header.stream != HUB_STREAM {
+                    let found = format!("{} on stream {}", frame.header.kind.name(), frame.header.stream);
+                    return Err(LinkError::Unexpected { found, expected });
+                }
+                self.waiting.extend(self.assembler.accept(frame)?);
+            }
+        }
+    }
+
+    /// Ends a link that did not come about: tells the other side why if it is its to know, closes, and reads on until
+    /// the other side's close, so that the words are not lost to a reset.
+    pub(crate) async fn fail(mut self, error: LinkError, linger: Duration) -> LinkError {
+        let last_words = async {
+            if let Some(refusal) = error.for_peer() {
+                self.send(Kind::Refuse, refusal.encode()).await?;
+            }
+            self.socket.send(Message::Close(Some(close_frame(&error)))).await?;
+            while let Some(Ok(_)) = self.socket.next().await {}
+            Ok::<(), LinkError>(())
+        };
+        let _ = timeout(linger, last_words).await;
+        error
+    }
+}
+
+impl<S> Opening<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    /// Starts the two tasks of an end's link; `is_control`: a backbone's control link.
+    pub(crate) fn into_link(
+        self,
+        options: &LinkOptions,
+        is_control: bool,
+    ) -> Result<(LinkSender, LinkReceiver), LinkError> {
+        let mut spread = [0];
+        getrandom::fill(&mut spread).map_err(|error| LinkError::Randomness(error.to_string()))?;
+        let shared = Shared::new(self.scheduler);
+        for payload in &self.waiting {
+            shared.arrived(payload)?;
+        }
+        let (sink, stream) = self.socket.split();
+        let (queue, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(write(sink, Arc::clone(&shared), options.clone()));
+        tokio::spawn(read(
+            stream,
+            self.assembler,
+            queue,
+            Arc::clone(&shared),
+            options.clone(),
+            spread[0],
+            is_control,
+        ));
+        let sender = LinkSender { shared: Arc::clone(&shared) };
+        Ok((sender, LinkReceiver { shared, first: self.waiting, queue: receiver }))
+    }
+}
+
+/// Runs a step under a deadline.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    what: &'static str,
+    step: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, LinkError> {
+    match timeout(limit, step).await {
+        Ok(result) => result,
+        Err(_) => Err(LinkError::TimedOut { what, within: limit }),
+    }
+}

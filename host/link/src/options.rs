@@ -1,0 +1,54 @@
+//! Deadlines of a link, each with its reason, and the settings of the WebSocket below it.
+
+use std::time::Duration;
+
+use kvasir_wire::limits::MAX_MESSAGE_BYTES;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+
+/// Deadlines. The defaults suit a worker behind carrier NAT; tests shorten them.
+#[derive(Debug, Clone)]
+pub struct LinkOptions {
+    /// Name resolution, TCP and TLS together.
+    pub connect: Duration,
+    /// From the upgrade request to the welcome.
+    pub handshake: Duration,
+    /// From signing the transcript to the other end's signature.
+    pub pairing: Duration,
+    /// Silence after which a ping is sent; up to a third is added so that many links do not ping at once. Below the
+    /// shortest idle time of HTTP middleboxes seen, 30 s.
+    pub ping_after: Duration,
+    /// Silence after a ping that means the link is dead. Generous, since a worker's processors are busy by design.
+    pub dead_after: Duration,
+    /// A write without progress for so long ends the link.
+    pub write_stall: Duration,
+    /// What is queued when a link is closed in order must be written within this.
+    pub close_drain: Duration,
+    /// Time for the other side to answer a close.
+    pub close_linger: Duration,
+}
+
+impl Default for LinkOptions {
+    fn default() -> Self {
+        LinkOptions {
+            connect: Duration::from_secs(10),
+            handshake: Duration::from_secs(10),
+            pairing: Duration::from_secs(10),
+            ping_after: Duration::from_secs(15),
+            dead_after: Duration::from_secs(15),
+            write_stall: Duration::from_secs(10),
+            close_drain: Duration::from_secs(5),
+            close_linger: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Settings for every WebSocket of Kvasir: nothing larger than one message, small buffers, no hoarding of writes.
+pub fn websocket_config() -> WebSocketConfig {
+    WebSocketConfig::default()
+        .read_buffer_size(16 * 1024)
+        // Each message goes to the socket at once: what waits, waits where the lanes are compared.
+        .write_buffer_size(0)
+        .max_write_buffer_size(4 * MAX_MESSAGE_BYTES)
+        .max_message_size(Some(MAX_MESSAGE_BYTES))
+        .max_frame_size(Some(MAX_MESSAGE_BYTES))
+}

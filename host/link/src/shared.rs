@@ -1,0 +1,355 @@
+//! What the handles and the two tasks of a link share: the outgoing queues, credit, and how the link ended.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kvasir_wire::assemble::{Payload, ReceiveCredit};
+use kvasir_wire::frame::{FrameError, HUB_STREAM, Kind, Lane, PAIR_STREAM};
+use kvasir_wire::limits::{MAX_CONTROL_BACKLOG_BYTES, MAX_MESSAGE_BYTES};
+use kvasir_wire::message::{Credit, Ping};
+use kvasir_wire::refusal::Refusal;
+use kvasir_wire::schedule::{Outgoing, Scheduler};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::Instant;
+use tokio_tungstenite::tungstenite::Bytes;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+use crate::error::LinkError;
+
+/// The sending half of a link. Clones share the link; the link outlives them all until its receiver goes.
+#[derive(Debug, Clone)]
+pub struct LinkSender {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl LinkSender {
+    /// Queues a payload, waiting while its lane's queue is full. It goes out by lane, then in this order.
+    pub async fn send(&self, kind: Kind, stream: u32, payload: Vec<u8>) -> Result<(), LinkError> {
+        self.shared.push_when_room(Outgoing::new(kind, stream, payload)).await
+    }
+
+    /// Queues one chunk of a blob range; `more`: the range goes on.
+    pub async fn send_chunk(&self, stream: u32, payload: Vec<u8>, more: bool) -> Result<(), LinkError> {
+        self.shared.push_when_room(Outgoing { kind: Kind::Chunk, stream, more, bytes: payload }).await
+    }
+
+    /// Queues a payload now or fails.
+    pub fn try_send(&self, kind: Kind, stream: u32, payload: Vec<u8>) -> Result<(), LinkError> {
+        self.shared.push(Outgoing::new(kind, stream, payload))
+    }
+
+    /// Takes back a payload on `stream` of which nothing was sent yet; true if there was one.
+    pub fn withdraw(&self, stream: u32) -> bool {
+        let any = self.shared.outbox().scheduler.withdraw(stream);
+        self.shared.room.notify_waiters();
+        any
+    }
+
+    /// Payload bytes that wait on a lane, for those who pace themselves.
+    pub fn queued_bytes(&self, lane: Lane) -> usize {
+        self.shared.outbox().scheduler.queued_bytes(lane)
+    }
+
+    /// Measures the round trip to the other end of the session, through the hub.
+    pub async fn round_trip(&self, within: Duration) -> Result<Duration, LinkError> {
+        self.shared.round_trip(PAIR_STREAM, within).await
+    }
+
+    /// Measures the round trip to the hub.
+    pub async fn round_trip_to_hub(&self, within: Duration) -> Result<Duration, LinkError> {
+        self.shared.round_trip(HUB_STREAM, within).await
+    }
+
+    /// Closes in order: what is queued goes out first, nothing new is taken.
+    pub fn close(&self) {
+        self.shared.close(normal_close());
+    }
+
+    /// Tells the other side why, then closes; what is queued is dropped.
+    pub fn refuse(&self, refusal: Refusal) {
+        self.shared.fail(LinkError::RefusedPeer(refusal));
+    }
+
+    /// Whether the link still takes payloads.
+    pub fn is_open(&self) -> bool {
+        self.shared.outbox().closing.is_none() && self.shared.end.borrow().is_none()
+    }
+
+    /// Waits until the link has ended; says how.
+    pub async fn ended(&self) -> LinkError {
+        self.shared.ended().await
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    outbox: Mutex<Outbox>,
+    credit: Mutex<ReceiveCredit>,
+    /// Wakes the writer.
+    pub(crate) work: Notify,
+    /// Wakes senders that wait for room.
+    pub(crate) room: Notify,
+    end: watch::Sender<Option<LinkError>>,
+    control_backlog: AtomicUsize,
+    pings: Mutex<HashMap<u64, (Instant, Option<oneshot::Sender<Duration>>)>>,
+    next_ping: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    pub(crate) scheduler: Scheduler,
+    /// At the hub: whole messages of the other end, passed on unchanged behind the hub's own.
+    relays: VecDeque<Bytes>,
+    relay_bytes: usize,
+    closing: Option<Closing>,
+}
+
+#[derive(Debug)]
+struct Closing {
+    frame: CloseFrame,
+    since: Instant,
+}
+
+/// What the writer does next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Message(Bytes),
+    Idle { closing_since: Option<Instant> },
+    Close(CloseFrame),
+}
+
+impl Shared {
+    pub(crate) fn new(scheduler: Scheduler) -> Arc<Shared> {
+        Arc::new(Shared {
+            outbox: Mutex::new(Outbox { scheduler, relays: VecDeque::new(), relay_bytes: 0, closing: None }),
+            credit: Mutex::new(ReceiveCredit::default()),
+            work: Notify::new(),
+            room: Notify::new(),
+            end: watch::Sender::new(None),
+            control_backlog: AtomicUsize::new(0),
+            pings: Mutex::new(HashMap::new()),
+            next_ping: AtomicU64::new(1),
+        })
+    }
+
+    pub(crate) fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        // A panic while the lock is held leaves queues, not torn values; the link then ends by its own deadlines.
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, outgoing: Outgoing) -> Result<(), LinkError> {
+        let mut outbox = self.outbox();
+        self.check_open(&outbox)?;
+        outbox.scheduler.push(outgoing)?;
+        drop(outbox);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    pub(crate) async fn push_when_room(&self, outgoing: Outgoing) -> Result<(), LinkError> {
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            {
+                let mut outbox = self.outbox();
+                self.check_open(&outbox)?;
+                if outbox.scheduler.has_room(outgoing.kind, outgoing.bytes.len()) {
+                    outbox.scheduler.push(outgoing)?;
+                    break;
+                }
+            }
+            room.await;
+        }
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// Queues a message to pass on, waiting while [`RELAY_QUEUE_BYTES`] are queued already.
+    pub(crate) async fn relay(&self, message: Bytes) -> Result<(), LinkError> {
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            {
+                let mut outbox = self.outbox();
+                self.check_open(&outbox)?;
+                if outbox.relays.is_empty() || outbox.relay_bytes + message.len() <= RELAY_QUEUE_BYTES {
+                    outbox.relay_bytes += message.len();
+                    outbox.relays.push_back(message);
+                    break;
+                }
+            }
+            room.await;
+        }
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// What to write now; called when the socket is ready, so that the choice is as late as it can be.
+    pub(crate) fn next(&self, close_drain: Duration) -> Next {
+        let mut outbox = self.outbox();
+        let overdue = outbox.closing.as_ref().is_some_and(|closing| closing.since.elapsed() >= close_drain);
+        if !overdue {
+            if let Some(message) = outbox.scheduler.next_message() {
+                return Next::Message(message.into());
+            }
+            if let Some(message) = outbox.relays.pop_front() {
+                outbox.relay_bytes -= message.len();
+                return Next::Message(message);
+            }
+        }
+        match &outbox.closing {
+            Some(closing) if overdue || outbox.scheduler.is_empty() => Next::Close(closing.frame.clone()),
+            closing => Next::Idle { closing_since: closing.as_ref().map(|closing| closing.since) },
+        }
+    }
+
+    pub(crate) fn close(&self, frame: CloseFrame) {
+        self.outbox().closing.get_or_insert_with(|| Closing { frame, since: Instant::now() });
+        self.work.notify_one();
+        self.room.notify_waiters();
+    }
+
+    /// Ends the link for a reason: the queues are dropped, the other side is told if it is its to know.
+    pub(crate) fn fail(&self, error: LinkError) {
+        let mut outbox = self.outbox();
+        if outbox.closing.is_none() {
+            outbox.scheduler.discard();
+            outbox.relays.clear();
+            outbox.relay_bytes = 0;
+            if let Some(refusal) = error.for_peer() {
+                // The queue is empty, so this cannot fail for want of room.
+                let _ = outbox.scheduler.push(Outgoing::new(Kind::Refuse, HUB_STREAM, refusal.encode()));
+            }
+            let frame = close_frame(&error);
+            outbox.closing = Some(Closing { frame, since: Instant::now() });
+        }
+        drop(outbox);
+        self.finish(error);
+        self.work.notify_one();
+        self.room.notify_waiters();
+    }
+
+    /// Records how the link ended; the first one counts.
+    pub(crate) fn finish(&self, error: LinkError) {
+        self.end.send_if_modified(|end| {
+            let first = end.is_none();
+            end.get_or_insert(error);
+            first
+        });
+        self.room.notify_waiters();
+    }
+
+    pub(crate) fn end(&self) -> Option<LinkError> {
+        self.end.borrow().clone()
+    }
+
+    pub(crate) async fn ended(&self) -> LinkError {
+        let mut end = self.end.subscribe();
+        match end.wait_for(Option::is_some).await {
+            Ok(end) => end.clone().unwrap_or(LinkError::Ended),
+            Err(_) => LinkError::Ended,
+        }
+    }
+
+    /// Books an arrived frame against the credit that was granted.
+    pub(crate) fn received(&self, lane: Lane, payload_bytes: u32) -> Result<(), FrameError> {
+        self.credit.lock().unwrap_or_else(PoisonError::into_inner).received(lane, payload_bytes)
+    }
+
+    /// Books a payload that waits for the application.
+    pub(crate) fn arrived(&self, payload: &Payload) -> Result<(), FrameError> {
+        if payload.lane() == Lane::Control {
+            let waiting = self.control_backlog.fetch_add(payload.bytes.len(), Ordering::Relaxed);
+            if waiting + payload.bytes.len() > MAX_CONTROL_BACKLOG_BYTES {
+                return Err(FrameError::ControlBacklog { limit: MAX_CONTROL_BACKLOG_BYTES });
+            }
+        }
+        Ok(())
+    }
+
+    /// Books a payload that the application took; grants credit when enough is due.
+    pub(crate) fn consumed(&self, payload: &Payload) {
+        let lane = payload.lane();
+        if lane == Lane::Control {
+            self.control_backlog.fetch_sub(payload.bytes.len(), Ordering::Relaxed);
+            return;
+        }
+        let grant = self.credit.lock().unwrap_or_else(PoisonError::into_inner).consumed(lane, payload.cost);
+        if let Some(bytes) = grant {
+            // Fails only on a link that is closing, which needs no credit.
+            let _ = self.push(Outgoing::new(Kind::Credit, PAIR_STREAM, Credit { lane, bytes }.encode()));
+        }
+    }
+
+    pub(crate) fn granted(&self, lane: Lane, bytes: u32) -> Result<(), FrameError> {
+        self.outbox().scheduler.grant(lane, bytes)?;
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// Sends a ping that nobody waits for.
+    pub(crate) fn ping(&self, stream: u32) {
+        let number = self.next_ping.fetch_add(1, Ordering::Relaxed);
+        let _ = self.push(Outgoing::new(Kind::Ping, stream, Ping { number }.encode()));
+    }
+
+    pub(crate) fn answer_ping(&self, stream: u32, ping: Ping) {
+        let _ = self.push(Outgoing::new(Kind::Pong, stream, ping.encode()));
+    }
+
+    pub(crate) fn pong(&self, ping: Ping) {
+        let entry = self.pings.lock().unwrap_or_else(PoisonError::into_inner).remove(&ping.number);
+        if let Some((sent, Some(waiter))) = entry {
+            let _ = waiter.send(sent.elapsed());
+        }
+    }
+
+    async fn round_trip(&self, stream: u32, within: Duration) -> Result<Duration, LinkError> {
+        let number = self.next_ping.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        let pings = || self.pings.lock().unwrap_or_else(PoisonError::into_inner);
+        pings().insert(number, (Instant::now(), Some(answer)));
+        let result = match self.push(Outgoing::new(Kind::Ping, stream, Ping { number }.encode())) {
+            Err(error) => Err(error),
+            Ok(()) => tokio::select! {
+                answer = tokio::time::timeout(within, answered) => match answer {
+                    Ok(Ok(time)) => Ok(time),
+                    _ => Err(LinkError::TimedOut { what: "the answer to a ping", within }),
+                },
+                error = self.ended() => Err(error),
+            },
+        };
+        pings().remove(&number);
+        result
+    }
+
+    fn check_open(&self, outbox: &Outbox) -> Result<(), LinkError> {
+        if let Some(end) = self.end() {
+            return Err(end);
+        }
+        if outbox.closing.is_some() { Err(LinkError::Ended) } else { Ok(()) }
+    }
+}
+
+/// Bytes that the hub queues to pass on: two messages, so that a slow reader slows the writer and not the hub's memory.
+pub(crate) const RELAY_QUEUE_BYTES: usize = 2 * MAX_MESSAGE_BYTES;
+
+pub(crate) fn normal_close() -> CloseFrame {
+    CloseFrame { code: CloseCode::Normal, reason: "".into() }
+}
+
+/// Close code and reason of a link that ends for `error`: 4000 and the number of the refusal, its name as reason.
+pub(crate) fn close_frame(error: &LinkError) -> CloseFrame {
+    match error.for_peer() {
+        Some(refusal) => CloseFrame {
+            code: CloseCode::from(4000 + refusal.code as u16),
+            reason: refusal.code.name().into(),
+        },
+        None => normal_close(),
+    }
+}

@@ -1,0 +1,68 @@
+//! The writer task: the highest lane with credit at every write, a flush when nothing is left, a deadline on all of it.
+
+use std::sync::Arc;
+
+use futures_util::stream::SplitSink;
+use futures_util::{Sink as _, SinkExt as _};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{sleep_until, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::error::LinkError;
+use crate::options::LinkOptions;
+use crate::shared::{Next, Shared};
+
+/// Writes until the link is closed or fails; then the link has ended.
+pub(crate) async fn write<S>(
+    mut sink: SplitSink<WebSocketStream<S>, Message>,
+    shared: Arc<Shared>,
+    options: LinkOptions,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let error = match pump(&mut sink, &shared, &options).await {
+        Ok(()) => LinkError::Ended,
+        Err(error) => error,
+    };
+    shared.finish(error);
+}
+
+async fn pump<S>(
+    sink: &mut SplitSink<WebSocketStream<S>, Message>,
+    shared: &Shared,
+    options: &LinkOptions,
+) -> Result<(), LinkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let stalled = |_| LinkError::Stalled(options.write_stall);
+    let mut unflushed = false;
+    loop {
+        // First wait for the socket, then choose: whatever became urgent meanwhile goes first.
+        let ready = std::future::poll_fn(|cx| std::pin::Pin::new(&mut *sink).poll_ready(cx));
+        timeout(options.write_stall, ready).await.map_err(stalled)??;
+        match shared.next(options.close_drain) {
+            Next::Message(bytes) => {
+                std::pin::Pin::new(&mut *sink).start_send(Message::Binary(bytes))?;
+                unflushed = true;
+                shared.room.notify_waiters();
+            }
+            Next::Idle { .. } if unflushed => {
+                timeout(options.write_stall, sink.flush()).await.map_err(stalled)??;
+                unflushed = false;
+            }
+            Next::Idle { closing_since: None } => shared.work.notified().await,
+            Next::Idle { closing_since: Some(since) } => tokio::select! {
+                () = shared.work.notified() => {}
+                () = sleep_until(since + options.close_drain) => {}
+            },
+            Next::Close(frame) => {
+                timeout(options.close_linger, sink.send(Message::Close(Some(frame))))
+                    .await
+                    .map_err(stalled)??;
+                return Ok(());
+            }
+        }
+    }
+}
