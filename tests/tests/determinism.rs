@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvasir_backbone::{
-    Backbone, BackboneError, Event, Experts, Feed, Finish, GenerateOptions, SamplerOptions, Sequence,
+    Backbone, Event, Experts, Feed, Finish, GenerateOptions, SamplerOptions, Sequence,
     TokenId, Wanted, generate,
 };
 use kvasir_model::Model;
@@ -156,27 +156,4 @@ fn a_snapshot_continues_like_its_original() {
     let again: Vec<_> =
         prompt[3..].iter().map(|token| step(&backbone, &mut experts, &mut snapshot, *token)).collect();
     assert_eq!(wanted, again);
-}
-
-#[test]
-fn what_does_not_fit_is_refused_before_anything_changes() {
-    let model = open("tests/data/tiny/tiny-f16.gguf");
-    let backbone = backbone(&model, 1).with_context_limit(8);
-    let mut experts = ReferenceExperts::plain(&model);
-    let prompt: Vec<TokenId> = (1..10).map(TokenId).collect();
-    let options = GenerateOptions::greedy(&backbone, 4);
-    let mut sequence = backbone.start();
-    let mut run = |sequence: &mut Sequence, prompt: &[TokenId]| {
-        generate(&backbone, sequence, prompt, &options, &mut experts, &mut |_| ControlFlow::Continue(()))
-    };
-    assert!(matches!(run(&mut sequence, &[]), Err(BackboneError::PromptEmpty)));
-    assert!(matches!(run(&mut sequence, &prompt), Err(BackboneError::PromptTooLong { tokens: 9, limit: 8 })));
-    assert_eq!((sequence.len(), sequence.bytes()), (0, 0), "refused prompts take no memory");
-    // A prompt that fills the context gives one token.
-    let said = run(&mut sequence, &prompt[..8]).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!((said.tokens.len(), said.finish), (1, Finish::ContextFull));
-    assert!(matches!(
-        run(&mut sequence, &prompt[..1]),
-        Err(BackboneError::PromptTooLong { tokens: 9, limit: 8 })
-    ));
 }
