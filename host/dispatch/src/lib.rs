@@ -1,1 +1,32 @@
-//! kvasir-dispatch
+//! The backbone's side of a swarm: sessions with workers, placement, deadlines, failover, books.
+//!
+//! [`Swarm`] keeps a control link to the hub and a data link for every worker; [`RemoteExperts`] answers a backbone's
+//! calls through them and computes here whatever workers miss, so that tokens never change. The layers are not in here
+//! (`kvasir-backbone`), nor is the arithmetic (`kvasir-experts`), nor bytes on a link (`kvasir-link`, `kvasir-wire`).
+//!
+//! The callers' side is synchronous and meant for rayon threads; the links run on a small tokio runtime that the swarm
+//! owns. Between the two stand a mutex and a channel: a hop is a wake-up, and nothing spins.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))] // a test that unwraps fails, which is what it should do
+
+mod books;
+mod control;
+mod latency;
+mod options;
+mod outstanding;
+mod pairing;
+mod placement;
+mod remote;
+mod serve_blobs;
+mod session;
+mod session_task;
+mod split;
+mod statistics;
+mod swarm;
+
+pub use latency::{Deadlines, Percentiles};
+pub use options::{GrantTerms, SwarmError, SwarmOptions};
+pub use placement::{ExpertAddress, Placement};
+pub use remote::RemoteExperts;
+pub use statistics::{Statistics, WorkerStatistics};
+pub use swarm::Swarm;

@@ -1,0 +1,154 @@
+//! The backbone's account of one session: what was answered, what of it counts, and the receipts over it.
+//!
+//! The hub meters, this side decides what counts. At a cut the hub names a number of results and its byte totals over
+//! all of them; only if these are this side's own numbers too does it write and sign the receipt, in which the calls
+//! that it did not accept are left out and listed. Pure bookkeeping: no clock, no link.
+
+use std::collections::VecDeque;
+
+use kvasir_wire::key::SecretKey;
+use kvasir_wire::message::{Countersign, CutRequest};
+use kvasir_wire::note::Note;
+use kvasir_wire::receipt::{Receipt, ReceiptError, ReceiptKeys, SignedReceipt, Terms};
+use kvasir_wire::work::{WorkBook, WorkError, WorkItem};
+use thiserror::Error;
+
+/// Why a session's account and the other parties' do not meet. Each of them ends the session.
+#[derive(Debug, Error)]
+pub(crate) enum BooksError {
+    /// The worker's work root is another: it has recorded other calls or results.
+    #[error(
+        "the worker's work root after result {results} is not this backbone's: it recorded other calls or rows"
+    )]
+    RootDiffers { results: u64 },
+    #[error("receipt {asked} was asked for, {due} is due")]
+    Sequence { asked: u64, due: u64 },
+    #[error("the receipt is to follow another one than the last that this backbone signed")]
+    OtherPredecessor,
+    #[error("the hub metered {hub} bytes {direction} over {results} results, this backbone {own}")]
+    MetersDiffer { direction: &'static str, results: u64, hub: u64, own: u64 },
+    #[error("a complete receipt came that this backbone did not sign last")]
+    Unsigned,
+    #[error("receipt: {0}")]
+    Receipt(#[from] ReceiptError),
+    #[error("{0}")]
+    Work(#[from] WorkError),
+}
+
+/// One session's account.
+#[derive(Debug)]
+pub(crate) struct Books {
+    terms: Terms,
+    keys: ReceiptKeys,
+    book: WorkBook,
+    /// Byte totals of all results up to the last complete receipt, up and down; excluded calls count here.
+    metered: (u64, u64),
+    uncut: VecDeque<Answered>,
+    last: Option<Receipt>,
+    proposed: Option<Proposed>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Answered {
+    call: u64,
+    up: u64,
+    down: u64,
+    accepted: bool,
+}
+
+#[derive(Debug)]
+struct Proposed {
+    receipt: Receipt,
+    results: u64,
+    excluded: Vec<u64>,
+}
+
+impl Books {
+    /// An empty account. `terms.from` is set by the first cut.
+    pub(crate) fn new(terms: Terms, keys: ReceiptKeys) -> Self {
+        let book = WorkBook::new();
+        Self { terms, keys, book, metered: (0, 0), uncut: VecDeque::new(), last: None, proposed: None }
+    }
+
+    /// Records a result in the order of arrival and compares the worker's running root with this side's.
+    pub(crate) fn record(
+        &mut self,
+        item: &WorkItem,
+        bytes: (u64, u64),
+        rows: u64,
+        accepted: bool,
+        root: &[u8; 32],
+    ) -> Result<(), BooksError> {
+        let (up, down) = bytes;
+        self.book.record(item, up, down, rows)?;
+        self.uncut.push_back(Answered { call: item.call, up, down, accepted });
+        if self.book.running_root().as_bytes() != root {
+            return Err(BooksError::RootDiffers { results: self.results() });
+        }
+        Ok(())
+    }
+
+    /// Results recorded so far.
+    pub(crate) fn results(&self) -> u64 {
+        self.book.tally().seen()
+    }
+
+    /// Writes and signs the receipt for the hub's numbers. All results that it is about must have been recorded.
+    pub(crate) fn cut(&mut self, cut: &CutRequest, key: &SecretKey) -> Result<Countersign, BooksError> {
+        let due = self.last.as_ref().map_or(1, |last| last.seq + 1);
+        if cut.seq != due {
+            return Err(BooksError::Sequence { asked: cut.seq, due });
+        }
+        if cut.prev != self.last.as_ref().map_or([0; 32], |last| last.id().0) {
+            return Err(BooksError::OtherPredecessor);
+        }
+        let fresh = cut.results.saturating_sub(self.book.tally().cut_at()) as usize;
+        let covered = || self.uncut.iter().take(fresh);
+        let up = covered().fold(self.metered.0, |sum, answered| sum.saturating_add(answered.up));
+        let down = covered().fold(self.metered.1, |sum, answered| sum.saturating_add(answered.down));
+        for (direction, hub, own) in [("up", cut.up, up), ("down", cut.down, down)] {
+            if hub != own {
+                return Err(BooksError::MetersDiffer { direction, results: cut.results, hub, own });
+            }
+        }
+        let mut excluded: Vec<u64> =
+            covered().filter(|answered| !answered.accepted).map(|answered| answered.call).collect();
+        excluded.sort_unstable();
+
+        let counters = self.book.counters_at(cut.results, &excluded)?;
+        let receipt = match &self.last {
+            Some(last) => last.next(counters, cut.to, cut.is_final)?,
+            None => Receipt::first(
+                Terms { from: cut.from, ..self.terms.clone() },
+                counters,
+                cut.to,
+                cut.is_final,
+            )?,
+        };
+        let (text, signature) = (receipt.text(), receipt.sign(key));
+        self.proposed = Some(Proposed { receipt, results: cut.results, excluded: excluded.clone() });
+        Ok(Countersign::Backbone { text, excluded, signature })
+    }
+
+    /// Takes the note with all three signatures, as the ledger keeps it; gives the receipt.
+    pub(crate) fn complete(&mut self, note: &str) -> Result<Receipt, BooksError> {
+        let note = Note::parse(note.as_bytes()).map_err(ReceiptError::from)?;
+        let signed = SignedReceipt::verify(note, &self.keys)?;
+        match self.proposed.take() {
+            Some(proposed) if proposed.receipt == *signed.receipt() => {
+                let fresh = proposed.results.saturating_sub(self.book.tally().cut_at()) as usize;
+                self.book.commit(proposed.results, &proposed.excluded)?;
+                for answered in self.uncut.drain(..fresh.min(self.uncut.len())) {
+                    self.metered.0 = self.metered.0.saturating_add(answered.up);
+                    self.metered.1 = self.metered.1.saturating_add(answered.down);
+                }
+                self.last = Some(proposed.receipt.clone());
+                Ok(proposed.receipt)
+            }
+            other => {
+                self.proposed = other;
+                Err(BooksError::Unsigned)
+            }
+        }
+    }
+}

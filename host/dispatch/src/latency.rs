@@ -1,0 +1,181 @@
+//! How long a worker takes, learnt call by call: the deadline of the next call and the percentiles of the report.
+//!
+//! A call's time grows with its rows, so calls are sorted by the power of two of their expert-rows (experts x rows of
+//! each) and every such bucket keeps a smoothed mean and deviation, as TCP does for its retransmission timer
+//! (RFC 6298, gains 1/8 and 1/4). Nothing here reads a clock.
+
+use std::time::Duration;
+
+/// Bounds of a call's deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadlines {
+    /// Never give up earlier: below this a pause of the worker's machine would look like its loss.
+    pub floor: Duration,
+    /// Never wait longer; also the deadline of a size of call not measured yet.
+    pub ceiling: Duration,
+}
+
+impl Deadlines {
+    /// Default floor: many times a wide-area round trip, short enough that one lost worker costs a token, not a coffee.
+    pub const FLOOR: Duration = Duration::from_millis(500);
+    /// Default ceiling: a long prefill on a slow worker behind a slow line still fits.
+    pub const CEILING: Duration = Duration::from_secs(20);
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self { floor: Self::FLOOR, ceiling: Self::CEILING }
+    }
+}
+
+/// Sizes of calls are told apart by powers of two up to this one.
+const BUCKETS: usize = 24;
+
+/// How many of the latest latencies the percentiles are taken from.
+const KEPT: usize = 4096;
+
+/// Measurements before a bucket's own estimate is trusted; the first calls pay for cold caches.
+const TRUSTED_AFTER: u32 = 4;
+
+/// What is known about one worker's latency.
+#[derive(Debug, Default)]
+pub(crate) struct Latency {
+    buckets: [Bucket; BUCKETS],
+    latest: Vec<u32>,
+    next: usize,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Bucket {
+    measured: u32,
+    mean: f64,
+    deviation: f64,
+}
+
+impl Latency {
+    /// Takes in one answered call of `expert_rows` expert-rows.
+    pub(crate) fn measure(&mut self, expert_rows: usize, took: Duration) {
+        let bucket = &mut self.buckets[bucket_of(expert_rows)];
+        let sample = took.as_secs_f64();
+        if bucket.measured == 0 {
+            bucket.mean = sample;
+            bucket.deviation = sample / 2.0;
+        } else {
+            bucket.deviation += ((sample - bucket.mean).abs() - bucket.deviation) / 4.0;
+            bucket.mean += (sample - bucket.mean) / 8.0;
+        }
+        bucket.measured = bucket.measured.saturating_add(1);
+
+        let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        if self.latest.len() < KEPT {
+            self.latest.push(micros);
+        } else {
+            self.latest[self.next] = micros;
+            self.next = (self.next + 1) % KEPT;
+        }
+    }
+
+    /// How long to wait for a call of `expert_rows` expert-rows. A larger size that was measured bounds a smaller one
+    /// that was not, since more rows never take less time.
+    pub(crate) fn allowance(&self, expert_rows: usize, bounds: Deadlines) -> Duration {
+        let known =
+            self.buckets[bucket_of(expert_rows)..].iter().find(|bucket| bucket.measured >= TRUSTED_AFTER);
+        match known {
+            None => bounds.ceiling.max(bounds.floor),
+            Some(bucket) => {
+                // Eight deviations where TCP takes four: giving up early costs a local recomputation of a call that
+                // was about to be answered, and the answer then goes unpaid.
+                let estimate = (2.0 * bucket.mean + 8.0 * bucket.deviation).max(0.0);
+                let estimate = Duration::try_from_secs_f64(estimate).unwrap_or(bounds.ceiling);
+                estimate.min(bounds.ceiling).max(bounds.floor)
+            }
+        }
+    }
+
+    /// The latest latencies in microseconds, in no particular order.
+    pub(crate) fn latest_micros(&self) -> &[u32] {
+        &self.latest
+    }
+}
+
+fn bucket_of(expert_rows: usize) -> usize {
+    (expert_rows.max(1).ilog2() as usize).min(BUCKETS - 1)
+}
+
+/// Percentiles of a set of latencies, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Percentiles {
+    /// Half of the calls took no longer.
+    pub p50_micros: u32,
+    /// 90 in 100.
+    pub p90_micros: u32,
+    /// 99 in 100.
+    pub p99_micros: u32,
+    /// The longest.
+    pub max_micros: u32,
+}
+
+impl Percentiles {
+    /// Nearest-rank percentiles; all zero when nothing was measured.
+    pub fn of(mut micros: Vec<u32>) -> Self {
+        micros.sort_unstable();
+        let at = |hundredths: usize| {
+            let rank = (micros.len() * hundredths).div_ceil(100).max(1);
+            micros.get(rank - 1).copied().unwrap_or(0)
+        };
+        Self { p50_micros: at(50), p90_micros: at(90), p99_micros: at(99), max_micros: at(100) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Deadlines = Deadlines { floor: Duration::from_millis(10), ceiling: Duration::from_secs(1) };
+
+    #[test]
+    fn an_unmeasured_size_waits_for_the_ceiling() {
+        assert_eq!(Latency::default().allowance(8, BOUNDS), BOUNDS.ceiling);
+    }
+
+    #[test]
+    fn a_steady_worker_gets_a_short_deadline_and_never_less_than_the_floor() {
+        let mut latency = Latency::default();
+        for _ in 0..50 {
+            latency.measure(8, Duration::from_millis(20));
+        }
+        let allowed = latency.allowance(8, BOUNDS);
+        assert!(allowed >= Duration::from_millis(40) && allowed < Duration::from_millis(60), "{allowed:?}");
+        for _ in 0..50 {
+            latency.measure(1, Duration::from_micros(50));
+        }
+        assert_eq!(latency.allowance(1, BOUNDS), BOUNDS.floor);
+    }
+
+    #[test]
+    fn a_larger_measured_size_bounds_a_smaller_one() {
+        let mut latency = Latency::default();
+        for _ in 0..10 {
+            latency.measure(4096, Duration::from_millis(100));
+        }
+        assert!(latency.allowance(2, BOUNDS) < BOUNDS.ceiling);
+        assert_eq!(latency.allowance(1 << 20, BOUNDS), BOUNDS.ceiling);
+    }
+
+    #[test]
+    fn percentiles_are_nearest_rank_and_forget_the_oldest() {
+        assert_eq!(Percentiles::of(Vec::new()), Percentiles::default());
+        let of_hundred = Percentiles::of((1..=100).rev().collect());
+        assert_eq!((of_hundred.p50_micros, of_hundred.p90_micros, of_hundred.p99_micros), (50, 90, 99));
+        assert_eq!(of_hundred.max_micros, 100);
+
+        let mut latency = Latency::default();
+        for _ in 0..KEPT {
+            latency.measure(1, Duration::from_secs(1));
+        }
+        for _ in 0..KEPT {
+            latency.measure(1, Duration::from_micros(7));
+        }
+        assert_eq!(Percentiles::of(latency.latest_micros().to_vec()).max_micros, 7);
+    }
+}

@@ -1,0 +1,132 @@
+//! What a swarm is told by whoever starts it, and what can go wrong with it.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::time::Duration;
+
+use kvasir_model::{LayerIndex, ModelError};
+use kvasir_wire::handshake::Class;
+use kvasir_wire::id::PluginDigest;
+use kvasir_wire::key::SecretKey;
+use kvasir_wire::refusal::Refusal;
+use kvasir_wire::ticket::Ticket;
+use thiserror::Error;
+
+use crate::latency::Deadlines;
+use crate::placement::Placement;
+
+/// How a backbone takes part in a swarm.
+#[derive(Debug, Clone)]
+pub struct SwarmOptions {
+    /// The hub's address on the LAN: `ws://host:port`.
+    pub hub: String,
+    /// The backbone's ticket.
+    pub ticket: Ticket,
+    /// The key that the ticket was made for; it also signs receipts and grants.
+    pub key: SecretKey,
+    /// Plugins that workers may compute with, best first. They must be those that this machine computes with.
+    pub plugins: Vec<PluginDigest>,
+    /// How equal results must be.
+    pub class: Class,
+    /// How experts are dealt over workers.
+    pub placement: Placement,
+    /// Layers whose experts are given away.
+    pub remote_layers: Vec<LayerIndex>,
+    /// Experts given away in each of those layers; `None`: all of them.
+    pub remote_experts: Option<Range<u16>>,
+    /// How many workers the experts are dealt over. Further ones are declined until one leaves.
+    pub workers: NonZeroUsize,
+    /// Bounds of a call's deadline.
+    pub deadlines: Deadlines,
+    /// What each session may be billed.
+    pub grant: GrantTerms,
+    /// How long the first connection to the hub, each later one, and a pairing may take.
+    pub connect_timeout: Duration,
+    /// How long the orderly end of all sessions may take.
+    pub finish_timeout: Duration,
+}
+
+impl SwarmOptions {
+    /// The usual options; nothing is given away yet.
+    pub fn new(hub: impl Into<String>, ticket: Ticket, key: SecretKey, plugin: PluginDigest) -> Self {
+        Self {
+            hub: hub.into(),
+            ticket,
+            key,
+            plugins: vec![plugin],
+            class: Class::Exact,
+            placement: Placement::default(),
+            remote_layers: Vec::new(),
+            remote_experts: None,
+            workers: NonZeroUsize::MIN,
+            deadlines: Deadlines::default(),
+            grant: GrantTerms::default(),
+            connect_timeout: Duration::from_secs(10),
+            finish_timeout: Duration::from_secs(15),
+        }
+    }
+}
+
+/// What a backbone grants to every session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GrantTerms {
+    /// Most metered bytes, up and down together.
+    pub bytes: u64,
+    /// For how long receipts may be cut.
+    pub lasts: Duration,
+}
+
+impl Default for GrantTerms {
+    fn default() -> Self {
+        // 64 GiB is 0.48 KVR at the founding price, and more than a day of one busy session.
+        Self { bytes: 64 << 30, lasts: Duration::from_secs(7 * 24 * 3600) }
+    }
+}
+
+/// Why a swarm could not be joined, filled or finished.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SwarmError {
+    /// The caller's fault: options that contradict each other or the model.
+    #[error("swarm options: {0}")]
+    Options(String),
+    /// The model could not be read.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The hub said no.
+    #[error("the hub at {hub} {refusal}")]
+    Refused {
+        /// Its address.
+        hub: String,
+        /// What it said.
+        refusal: Refusal,
+    },
+    /// The hub could not be reached.
+    #[error("no connection to the hub at {hub}: {reason}; check that it runs and that the address is right")]
+    Unreachable {
+        /// Its address.
+        hub: String,
+        /// What happened.
+        reason: String,
+    },
+    /// Too few workers joined in time.
+    #[error("{ready} of {wanted} workers hold their experts after {waited:?}{}", last.as_ref().map(|last| format!("; last: {last}")).unwrap_or_default())]
+    TooFewWorkers {
+        /// Workers that hold all that they were assigned.
+        ready: usize,
+        /// Workers asked for.
+        wanted: usize,
+        /// How long.
+        waited: Duration,
+        /// The last thing that went wrong with a worker, if anything did.
+        last: Option<String>,
+    },
+    /// The system refused threads or random numbers.
+    #[error("the system refused {what}: {reason}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// Its answer.
+        reason: String,
+    },
+}

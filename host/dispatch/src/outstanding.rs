@@ -1,0 +1,181 @@
+//! The calls that one worker owes an answer to, and who waits for each.
+//!
+//! A call is in one of two states: awaited, or given up - its deadline passed or the caller no longer wants it - while
+//! the worker may still answer it. Every call leaves by exactly one answer, or with the link. Whether an answer counts
+//! is decided here, by which of the two it meets.
+
+use std::collections::HashMap;
+use std::sync::mpsc;
+use std::time::Instant;
+
+use kvasir_backbone::CallId;
+
+/// What comes back to a caller: the values of one part, or that there will be none.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    /// The backbone's call.
+    pub(crate) call: CallId,
+    /// Which part of it.
+    pub(crate) part: usize,
+    /// The rows, of the right length and all finite.
+    pub(crate) outcome: Result<Vec<f32>, Failure>,
+}
+
+/// Why a worker's part must be computed elsewhere. A missed deadline is the caller's own doing and not among these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The link ended.
+    LinkLost,
+    /// The worker refused, or its answer cannot be right.
+    Refused,
+}
+
+/// What the books need to know of a call once it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) layer: u16,
+    /// 0 = each expert's rows, 1 = summed rows.
+    pub(crate) mode: u8,
+    /// SHA-256 of the call's payload.
+    pub(crate) payload: [u8; 32],
+    /// Bytes of the call's payload.
+    pub(crate) up: u64,
+    /// Rows of the call.
+    pub(crate) rows: u64,
+    pub(crate) at: Instant,
+}
+
+/// A call that somebody waits for.
+#[derive(Debug)]
+pub(crate) struct Awaited {
+    pub(crate) call: CallId,
+    pub(crate) part: usize,
+    pub(crate) arrive: mpsc::Sender<Arrival>,
+    /// Number of f32 that a right answer has.
+    pub(crate) values: usize,
+    pub(crate) expert_rows: usize,
+    pub(crate) sent: Sent,
+}
+
+/// What an answer meets.
+#[derive(Debug)]
+pub(crate) enum Owed {
+    /// Somebody waits for it.
+    Awaited(Awaited),
+    /// Nobody does any more.
+    GivenUp(Sent),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Outstanding {
+    awaited: HashMap<u64, Awaited>,
+    given_up: HashMap<u64, GivenUp>,
+}
+
+#[derive(Debug)]
+struct GivenUp {
+    sent: Sent,
+    /// Because its deadline passed, not because the caller changed its mind.
+    late: bool,
+}
+
+impl Outstanding {
+    pub(crate) fn insert(&mut self, wire_call: u64, awaited: Awaited) {
+        self.awaited.insert(wire_call, awaited);
+    }
+
+    /// Nobody waits for the call any more, because it is `late` or not wanted. False if it was answered or is unknown.
+    pub(crate) fn give_up(&mut self, wire_call: u64, late: bool) -> bool {
+        match self.awaited.remove(&wire_call) {
+            Some(awaited) => {
+                self.given_up.insert(wire_call, GivenUp { sent: awaited.sent, late });
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The number of values that the answer to a call must have, if it is awaited.
+    pub(crate) fn expected_values(&self, wire_call: u64) -> Option<usize> {
+        self.awaited.get(&wire_call).map(|awaited| awaited.values)
+    }
+
+    /// Takes out what an answer is for; nothing for a call that was never sent or is answered already.
+    pub(crate) fn answered(&mut self, wire_call: u64) -> Option<Owed> {
+        if let Some(awaited) = self.awaited.remove(&wire_call) {
+            return Some(Owed::Awaited(awaited));
+        }
+        self.given_up.remove(&wire_call).map(|given_up| Owed::GivenUp(given_up.sent))
+    }
+
+    /// The link is gone: everybody who waits is told.
+    pub(crate) fn fail_all(&mut self) {
+        for (_, awaited) in self.awaited.drain() {
+            let Awaited { call, part, arrive, .. } = awaited;
+            // Whoever asked may be gone too.
+            let _ = arrive.send(Arrival { call, part, outcome: Err(Failure::LinkLost) });
+        }
+        self.given_up.clear();
+    }
+
+    /// When the oldest of the calls that are late was sent; nothing when none is.
+    pub(crate) fn late_since(&self) -> Option<Instant> {
+        self.given_up.values().filter(|given_up| given_up.late).map(|given_up| given_up.sent.at).min()
+    }
+
+    /// Calls that the worker still owes an answer to.
+    pub(crate) fn owed(&self) -> usize {
+        self.awaited.len() + self.given_up.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn awaited(arrive: &mpsc::Sender<Arrival>) -> Awaited {
+        let sent = Sent { layer: 1, mode: 0, payload: [7; 32], up: 10, rows: 1, at: Instant::now() };
+        Awaited { call: CallId(9), part: 2, arrive: arrive.clone(), values: 64, expert_rows: 1, sent }
+    }
+
+    #[test]
+    fn every_call_is_answered_once() {
+        let (arrive, _arrivals) = mpsc::channel();
+        let mut calls = Outstanding::default();
+        calls.insert(1, awaited(&arrive));
+        assert_eq!(calls.expected_values(1), Some(64));
+        assert!(matches!(calls.answered(1), Some(Owed::Awaited(_))));
+        assert!(calls.answered(1).is_none());
+        assert!(!calls.give_up(1, true), "an answered call cannot be given up");
+    }
+
+    #[test]
+    fn an_answer_after_giving_up_is_known_but_not_awaited() {
+        let (arrive, _arrivals) = mpsc::channel();
+        let mut calls = Outstanding::default();
+        calls.insert(3, awaited(&arrive));
+        assert!(calls.give_up(3, true));
+        assert!(calls.late_since().is_some());
+        assert_eq!(calls.expected_values(3), None);
+        assert!(matches!(calls.answered(3), Some(Owed::GivenUp(sent)) if sent.up == 10));
+        assert!(calls.late_since().is_none());
+        assert!(calls.answered(4).is_none(), "never sent");
+    }
+
+    #[test]
+    fn a_lost_link_tells_everybody_once() {
+        let (arrive, arrivals) = mpsc::channel();
+        let mut calls = Outstanding::default();
+        calls.insert(1, awaited(&arrive));
+        calls.insert(2, awaited(&arrive));
+        calls.give_up(2, false);
+        assert!(calls.late_since().is_none(), "not wanted is not late");
+        calls.fail_all();
+        calls.fail_all();
+        assert_eq!(calls.owed(), 0);
+        let arrival = arrivals.try_recv().unwrap();
+        assert_eq!((arrival.call, arrival.part), (CallId(9), 2));
+        assert_eq!(arrival.outcome.unwrap_err(), Failure::LinkLost);
+        assert!(arrivals.try_recv().is_err());
+    }
+}

@@ -1,0 +1,256 @@
+//! One session with one worker: calls out, results in, experts handed over, receipts signed.
+//!
+//! [`Session`] is what callers share; `SessionTask` owns the receiving side of the link and runs until the link ends or
+//! either side is done. Whether an answer counts is decided the moment it arrives, under the lock that a caller's
+//! deadline needs too, so books and callers can never disagree.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kvasir_backbone::{Call, CallId};
+use kvasir_link::LinkSender;
+use kvasir_wire::frame::{HUB_STREAM, Kind, PAIR_STREAM};
+use kvasir_wire::id::SessionId;
+use kvasir_wire::key::PublicKey;
+use kvasir_wire::message::{
+    self, Assign, Assigned, Cancel, Drain, DrainReason, Mode, NotHeldReason, stream_of_call,
+};
+
+use crate::latency::{Deadlines, Latency, Percentiles};
+use crate::outstanding::{Arrival, Awaited, Outstanding, Sent};
+use crate::placement::ExpertAddress;
+use crate::split::{Answer, Part};
+use crate::statistics::WorkerStatistics;
+
+/// What callers and the session's task share.
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) slot: usize,
+    pub(crate) worker: PublicKey,
+    pub(crate) link: LinkSender,
+    /// Held over numbering, booking and queueing a call: call numbers must ascend on the link.
+    sending: Mutex<u64>,
+    state: Mutex<State>,
+}
+
+/// The mutable part of a session.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) calls: Outstanding,
+    /// What the worker was asked to hold.
+    pub(crate) assigned: HashSet<ExpertAddress>,
+    pub(crate) held: HashSet<ExpertAddress>,
+    /// Assigned, but not held, and why.
+    pub(crate) not_held: HashMap<ExpertAddress, NotHeldReason>,
+    pub(crate) latency: Latency,
+    pub(crate) numbers: WorkerStatistics,
+    /// No new calls.
+    pub(crate) draining: bool,
+    pub(crate) ended: Option<String>,
+}
+
+impl Session {
+    pub(crate) fn new(id: SessionId, slot: usize, worker: PublicKey, link: LinkSender) -> Self {
+        let numbers = WorkerStatistics {
+            session: id.to_string(),
+            worker: worker.to_string(),
+            connected: true,
+            ..WorkerStatistics::default()
+        };
+        let state = State { numbers, ..State::default() };
+        Self { id, slot, worker, link, sending: Mutex::new(0), state: Mutex::new(state) }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the worker may be asked now: alive, and not behind with an answer. One that owes an answer which nobody
+    /// waits for any more is left alone until it has given it; so a stalled worker costs one deadline, not one a call.
+    pub(crate) fn is_usable(&self) -> bool {
+        let state = self.state();
+        state.ended.is_none() && !state.draining && state.calls.late_since().is_none()
+    }
+
+    /// Whether it holds an expert, checked and loaded.
+    pub(crate) fn holds(&self, layer: u16, expert: u16) -> bool {
+        self.state().held.contains(&(layer, expert))
+    }
+
+    /// Whether it has said of every expert assigned to it that it holds it or why it does not.
+    pub(crate) fn is_settled(&self) -> bool {
+        let state = self.state();
+        state.ended.is_none() && state.held.len() + state.not_held.len() >= state.assigned.len()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state().ended.is_some()
+    }
+
+    /// Sends a part of `call`; its answer goes to `arrive` as part `index` of `id`. Gives the number of the call in this
+    /// session, or nothing when the link takes no more.
+    pub(crate) fn ask(
+        &self,
+        call: &Call,
+        part: &Part,
+        hidden: usize,
+        id: CallId,
+        index: usize,
+        arrive: &mpsc::Sender<Arrival>,
+    ) -> Option<u64> {
+        let mode = match part.answer {
+            Answer::Sums => Mode::Sum,
+            Answer::Rows(_) => Mode::Each,
+        };
+        let experts = part
+            .requests
+            .iter()
+            .map(|request| message::ExpertRows {
+                expert: request.expert.0,
+                rows: request.rows.clone(),
+                weights: if mode == Mode::Sum { request.weights.clone() } else { Vec::new() },
+            })
+            .collect();
+        let data = rows_of(call, &part.rows);
+        let row_format = message::RowFormat::from_number(call.row_format.number())?;
+
+        let mut last = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = *last + 1;
+        let stream = stream_of_call(number)?;
+        let message = message::Call {
+            call: number,
+            layer: call.layer.0,
+            mode,
+            row_format,
+            rows: part.rows.len() as u32,
+            experts,
+            data: &data,
+        };
+        let payload = match message.encode() {
+            Ok(payload) => payload,
+            Err(error) => {
+                tracing::warn!(session = %self.id.short(), %error, "a call cannot be sent and is computed here");
+                return None;
+            }
+        };
+        let up = payload.len() as u64;
+        let sent = Sent {
+            layer: call.layer.0,
+            mode: mode as u8,
+            payload: kvasir_wire::id::sha256(&[&payload]),
+            up,
+            rows: part.rows.len() as u64,
+            at: Instant::now(),
+        };
+        {
+            let mut state = self.state();
+            if state.ended.is_some() || state.draining {
+                return None;
+            }
+            let values = part.answer_rows() * hidden;
+            let awaited = Awaited {
+                call: id,
+                part: index,
+                arrive: arrive.clone(),
+                values,
+                expert_rows: part.expert_rows(),
+                sent,
+            };
+            state.calls.insert(number, awaited);
+            state.numbers.calls += 1;
+            state.numbers.bytes_up += up;
+        }
+        if let Err(error) = self.link.try_send(Kind::Call, stream, payload) {
+            tracing::debug!(session = %self.id.short(), %error, "a call was not taken by the link");
+            let mut state = self.state();
+            state.calls.answered(number);
+            state.numbers.calls -= 1;
+            state.numbers.bytes_up -= up;
+            return None;
+        }
+        *last = number;
+        Some(number)
+    }
+
+    /// Nobody waits for a call any more; the worker is told. False if it was answered already, and then the answer is in
+    /// its caller's channel.
+    pub(crate) fn give_up(&self, number: u64, late: bool) -> bool {
+        if !self.state().calls.give_up(number, late) {
+            return false;
+        }
+        if let Some(stream) = stream_of_call(number) {
+            let cancel = Cancel { streams: vec![stream] };
+            // If the link takes no more it is ending, and the call with it.
+            let _ = self.link.try_send(Kind::Cancel, PAIR_STREAM, cancel.encode());
+        }
+        true
+    }
+
+    /// How long a call of so many expert-rows may take.
+    pub(crate) fn allowance(&self, expert_rows: usize, bounds: Deadlines) -> Duration {
+        self.state().latency.allowance(expert_rows, bounds)
+    }
+
+    /// Asks the worker to hold experts.
+    pub(crate) fn assign(&self, experts: Vec<Assigned>) {
+        {
+            let mut state = self.state();
+            state.assigned.extend(experts.iter().map(|assigned| (assigned.name.layer, assigned.name.expert)));
+        }
+        for experts in experts.chunks(kvasir_wire::limits::MAX_EXPERTS_PER_MESSAGE) {
+            let assign = Assign { experts: experts.to_vec() };
+            if let Err(error) = self.link.try_send(Kind::Assign, PAIR_STREAM, assign.encode()) {
+                tracing::warn!(session = %self.id.short(), %error, "the assignment was not taken by the link");
+                return;
+            }
+        }
+    }
+
+    /// No new calls from now on.
+    pub(crate) fn begin_draining(&self) {
+        self.state().draining = true;
+    }
+
+    /// Asks the hub for a final receipt.
+    pub(crate) fn ask_to_drain(&self) {
+        let drain = Drain { reason: DrainReason::Finished, reconnect_in_ms: 0, try_for_ms: 0 };
+        if let Err(error) = self.link.try_send(Kind::Drain, HUB_STREAM, drain.encode()) {
+            tracing::debug!(session = %self.id.short(), %error, "drain was not taken by the link");
+        }
+    }
+
+    /// The session is over: whoever waits is told, and `why` is kept.
+    pub(crate) fn end(&self, why: String) {
+        let mut state = self.state();
+        state.calls.fail_all();
+        state.numbers.connected = false;
+        if state.ended.is_none() {
+            state.numbers.ended = Some(why.clone());
+            state.ended = Some(why);
+        }
+    }
+
+    /// Its counters, and its latest latencies in microseconds.
+    pub(crate) fn statistics(&self) -> (WorkerStatistics, Vec<u32>) {
+        let state = self.state();
+        let micros = state.latency.latest_micros().to_vec();
+        let mut numbers = state.numbers.clone();
+        numbers.experts = state.held.len();
+        numbers.latency = Percentiles::of(micros.clone());
+        (numbers, micros)
+    }
+}
+
+/// The rows to send: all of the call's, or a copy of some.
+fn rows_of<'a>(call: &'a Call, rows: &[u32]) -> Cow<'a, [u8]> {
+    if rows.len() == call.count() {
+        return Cow::Borrowed(&call.rows);
+    }
+    let row_bytes = call.rows.len() / call.count().max(1);
+    Cow::Owned(
+        rows.iter().flat_map(|&row| &call.rows[row as usize * row_bytes..][..row_bytes]).copied().collect(),
+    )
+}

@@ -1,0 +1,291 @@
+//! The receiving side of a session: what a worker and the hub send, until the session ends.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvasir_link::{LinkError, LinkReceiver};
+use kvasir_wire::assemble::Payload;
+use kvasir_wire::codec::DecodeError;
+use kvasir_wire::frame::{HUB_STREAM, Kind};
+use kvasir_wire::key::SecretKey;
+use kvasir_wire::message::{
+    CallResult, Cancel, CutRequest, Have, Outcome, ReceiptMessage, Report, Want, call_of_stream,
+};
+use kvasir_wire::money::PricePerByte;
+use kvasir_wire::refusal::{Refusal, RefusalCode};
+use kvasir_wire::work::WorkItem;
+
+use crate::books::{Books, BooksError};
+use crate::outstanding::{Arrival, Failure, Owed};
+use crate::serve_blobs::BlobServer;
+use crate::session::Session;
+use crate::swarm::Shared;
+
+/// How often a session looks for answers that are owed far too long.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A worker that owes an answer for so many of the longest deadlines is not slow but gone.
+const GONE_AFTER_CEILINGS: u32 = 3;
+
+/// The task of one session.
+pub(crate) struct SessionTask {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) receiver: LinkReceiver,
+    pub(crate) books: Books,
+    pub(crate) key: SecretKey,
+    pub(crate) blobs: BlobServer,
+    pub(crate) pending_cut: Option<CutRequest>,
+}
+
+/// Why a session is over.
+enum Over {
+    /// Its final receipt is complete.
+    Finished,
+    /// This side ends it, and says why to the hub, which tells the worker.
+    Refuse(Refusal),
+    /// The link ended.
+    Link(String),
+}
+
+impl From<DecodeError> for Over {
+    fn from(error: DecodeError) -> Self {
+        Over::Refuse(error.into())
+    }
+}
+
+impl From<BooksError> for Over {
+    fn from(error: BooksError) -> Self {
+        let remedy = "the session ends; what earlier receipts state stays paid; compare both ends' versions if it repeats";
+        Over::Refuse(Refusal::new(RefusalCode::ReceiptDisputed, error.to_string(), remedy))
+    }
+}
+
+impl SessionTask {
+    /// Serves until the session is over.
+    pub(crate) async fn run(mut self) {
+        let over = self.serve().await;
+        let why = match over {
+            Over::Finished => "finished in order".to_owned(),
+            Over::Link(why) => why,
+            Over::Refuse(refusal) => {
+                let why = refusal.to_string();
+                self.session.link.refuse(refusal.about(self.session.id));
+                why
+            }
+        };
+        tracing::info!(session = %self.session.id.short(), worker = %self.session.worker, why, "session ended");
+        self.session.end(why);
+        self.shared.session_ended(&self.session);
+        self.session.link.close();
+    }
+
+    async fn serve(&mut self) -> Over {
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            let received = tokio::select! {
+                received = self.receiver.recv() => received,
+                _ = tick.tick() => {
+                    if let Some(over) = self.look_for_overdue() {
+                        return over;
+                    }
+                    continue;
+                }
+            };
+            let payload = match received {
+                Ok(payload) => payload,
+                Err(LinkError::Refused(refusal)) => return Over::Link(refusal.to_string()),
+                Err(error) => return Over::Link(error.to_string()),
+            };
+            if let Err(over) = self.take(payload) {
+                return over;
+            }
+        }
+    }
+
+    fn take(&mut self, payload: Payload) -> Result<(), Over> {
+        match payload.kind {
+            Kind::Result => self.take_result(payload.stream, &payload.bytes),
+            Kind::Have => self.take_have(&payload.bytes),
+            Kind::Want => {
+                let want = Want::decode(&payload.bytes)?;
+                self.blobs.want(want).map_err(Over::Refuse)
+            }
+            Kind::Cancel => {
+                self.blobs.cancel(&Cancel::decode(&payload.bytes)?.streams);
+                Ok(())
+            }
+            Kind::Receipt => self.take_receipt(&payload.bytes),
+            Kind::Refuse => {
+                let refusal = Refusal::decode(&payload.bytes)?;
+                Err(Over::Link(format!("the other end or the hub {refusal}")))
+            }
+            // Whoever asks for it, the answer is the same: no new calls, a final receipt.
+            Kind::Drain => {
+                self.session.begin_draining();
+                if payload.stream != HUB_STREAM {
+                    self.session.ask_to_drain();
+                }
+                Ok(())
+            }
+            kind => Err(Over::Refuse(Refusal::new(
+                RefusalCode::ProtocolError,
+                format!("{} is not for a backbone in a session", kind.name()),
+                "update the older of the two sides",
+            ))),
+        }
+    }
+
+    /// Decides whether a result counts, hands it to its caller, and books it.
+    fn take_result(&mut self, stream: u32, bytes: &[u8]) -> Result<(), Over> {
+        let result = CallResult::decode(bytes)?;
+        let number = call_of_stream(stream);
+        if result.call != number {
+            let rule = "must be the call of the stream it comes on";
+            return Err(DecodeError::Broken { field: "call", rule }.into());
+        }
+        // The long part, reading and checking the values, is done before the lock is taken.
+        let expected = self.session.state().calls.expected_values(number);
+        let values = match (&result.outcome, expected) {
+            (Outcome::Rows(rows), Some(expected)) => CallResult::values(rows, expected, 1).map_err(|error| {
+                self.report(number, RefusalCode::ProtocolError, error.to_string());
+            }),
+            (Outcome::Failed(failure), _) => {
+                tracing::debug!(session = %self.session.id.short(), call = number, %failure, "the worker refused a call");
+                Err(())
+            }
+            (Outcome::Rows(_), None) => Err(()),
+        };
+        let accepted;
+        let sent;
+        {
+            let mut state = self.session.state();
+            let now = Instant::now();
+            let Some(owed) = state.calls.answered(number) else {
+                let rule = "an answer to a call that is not open";
+                return Err(DecodeError::Broken { field: "call", rule }.into());
+            };
+            match owed {
+                Owed::Awaited(awaited) => {
+                    sent = awaited.sent;
+                    accepted = values.is_ok();
+                    if accepted {
+                        state.latency.measure(awaited.expert_rows, now.saturating_duration_since(sent.at));
+                    }
+                    let outcome = values.map_err(|()| Failure::Refused);
+                    // Before the lock is released: who fails to give a call up finds its answer in the channel.
+                    let _ = awaited.arrive.send(Arrival { call: awaited.call, part: awaited.part, outcome });
+                }
+                Owed::GivenUp(given_up) => {
+                    sent = given_up;
+                    accepted = false;
+                }
+            }
+            state.numbers.bytes_down += bytes.len() as u64;
+            if accepted {
+                state.numbers.accepted += 1;
+            } else {
+                state.numbers.excluded += 1;
+            }
+        }
+        let item = WorkItem {
+            call: number,
+            layer: sent.layer,
+            mode: sent.mode,
+            payload: sent.payload,
+            rows: CallResult::rows_digest(&result.outcome),
+        };
+        self.books.record(&item, (sent.up, bytes.len() as u64), sent.rows, accepted, &result.work_root)?;
+        self.shared.progressed();
+        self.answer_cut()
+    }
+
+    fn take_have(&mut self, bytes: &[u8]) -> Result<(), Over> {
+        let have = Have::decode(bytes)?;
+        {
+            let mut state = self.session.state();
+            for held in &have.held {
+                let address = (held.name.layer, held.name.expert);
+                // What was not asked for is of no use, and what has another digest is another expert.
+                if !state.assigned.contains(&address) || self.blobs.digest(address) != Some(held.digest) {
+                    let rule = "only experts that were assigned, by the digest they were assigned under";
+                    return Err(DecodeError::Broken { field: "held", rule }.into());
+                }
+                state.not_held.remove(&address);
+                state.held.insert(address);
+            }
+            for not_held in &have.not_held {
+                let address = (not_held.name.layer, not_held.name.expert);
+                state.held.remove(&address);
+                if state.assigned.contains(&address) {
+                    state.not_held.insert(address, not_held.reason);
+                    tracing::warn!(
+                        session = %self.session.id.short(), layer = address.0, expert = address.1,
+                        reason = ?not_held.reason, "the worker does not hold an expert; it stays here"
+                    );
+                }
+            }
+        }
+        self.shared.progressed();
+        Ok(())
+    }
+
+    fn take_receipt(&mut self, bytes: &[u8]) -> Result<(), Over> {
+        match ReceiptMessage::decode(bytes)? {
+            ReceiptMessage::Cut(cut) => {
+                self.pending_cut = Some(cut);
+                self.answer_cut()
+            }
+            ReceiptMessage::Complete { note } => {
+                let receipt = self.books.complete(&note)?;
+                let bytes = receipt.billed();
+                {
+                    let mut state = self.session.state();
+                    state.numbers.receipts = receipt.seq;
+                    state.numbers.receipted_bytes = bytes.get();
+                    state.numbers.receipted_nano_kvr =
+                        PricePerByte::FOUNDING.credit(bytes).map_or(0, |amount| amount.get().unsigned_abs());
+                }
+                self.shared.progressed();
+                if receipt.is_final { Err(Over::Finished) } else { Ok(()) }
+            }
+            ReceiptMessage::Proposal { .. } => {
+                let rule = "a proposal is for the worker";
+                Err(DecodeError::Broken { field: "receipt step", rule }.into())
+            }
+        }
+    }
+
+    /// Signs the receipt that the hub waits for, once all results that it is about have come: control frames overtake
+    /// results on the link.
+    fn answer_cut(&mut self) -> Result<(), Over> {
+        let Some(cut) = self.pending_cut.filter(|cut| cut.results <= self.books.results()) else {
+            return Ok(());
+        };
+        self.pending_cut = None;
+        if cut.is_final {
+            self.session.begin_draining();
+        }
+        let countersign = self.books.cut(&cut, &self.key)?;
+        let sent = self.session.link.try_send(Kind::Countersign, HUB_STREAM, countersign.encode());
+        sent.map_err(|error| Over::Link(error.to_string()))
+    }
+
+    fn look_for_overdue(&self) -> Option<Over> {
+        let since = self.session.state().calls.late_since()?;
+        let patience = self.shared.deadlines.ceiling.saturating_mul(GONE_AFTER_CEILINGS);
+        (since.elapsed() > patience).then(|| {
+            Over::Refuse(Refusal::new(
+                RefusalCode::TimedOut,
+                format!("the worker has not answered a call for {} s", since.elapsed().as_secs()),
+                "the worker should connect again; if its machine is overloaded, give it fewer experts",
+            ))
+        })
+    }
+
+    /// Files evidence against the worker with the hub.
+    fn report(&self, call: u64, code: RefusalCode, sentence: String) {
+        let report = Report { session: self.session.id, call, code, sentence, evidence: Vec::new() };
+        let _ = self.session.link.try_send(Kind::Report, HUB_STREAM, report.encode());
+    }
+}

@@ -1,0 +1,79 @@
+//! What the swarm did, in numbers: for the report at the end and for whoever asks in between.
+
+use crate::latency::Percentiles;
+
+/// Counters of a swarm since it began.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Statistics {
+    /// Messages that asked a worker for something.
+    pub remote_calls: u64,
+    /// Answers that were accepted.
+    pub accepted: u64,
+    /// Payload bytes of calls sent to workers.
+    pub bytes_up: u64,
+    /// Payload bytes of results received from workers, accepted or not.
+    pub bytes_down: u64,
+    /// Calls of the backbone that waited for at least one worker: each costs a round trip that nothing hides.
+    pub round_trips: u64,
+    /// Calls of the backbone that asked no worker.
+    pub local_calls: u64,
+    /// Parts of calls that were recomputed here, whatever the cause.
+    pub failovers: u64,
+    /// Of these: the deadline passed.
+    pub deadlines_missed: u64,
+    /// Of these: the worker or its link was lost.
+    pub links_lost: u64,
+    /// Of these: the worker answered with a refusal, a wrong length or a value that is not finite.
+    pub answers_refused: u64,
+    /// Time from sending a call to its answer.
+    pub latency: Percentiles,
+    /// One entry for every session, in the order they joined.
+    pub workers: Vec<WorkerStatistics>,
+}
+
+impl Statistics {
+    /// Round trips for each of `tokens` tokens; zero for none.
+    pub fn round_trips_per_token(&self, tokens: u64) -> f64 {
+        if tokens == 0 { 0.0 } else { self.round_trips as f64 / tokens as f64 }
+    }
+
+    /// Payload bytes in both directions.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_up.saturating_add(self.bytes_down)
+    }
+}
+
+/// Counters of one session with one worker.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct WorkerStatistics {
+    /// The session, hexadecimal.
+    pub session: String,
+    /// The worker's key, as text.
+    pub worker: String,
+    /// Whether the session stands.
+    pub connected: bool,
+    /// Experts it holds for this backbone.
+    pub experts: usize,
+    /// Calls sent to it.
+    pub calls: u64,
+    /// Results of it that were accepted.
+    pub accepted: u64,
+    /// Results of it that do not count: late, refused, wrong.
+    pub excluded: u64,
+    /// Payload bytes of calls.
+    pub bytes_up: u64,
+    /// Payload bytes of results.
+    pub bytes_down: u64,
+    /// Bytes of experts that were sent to it; not metered.
+    pub expert_bytes: u64,
+    /// Metered bytes, up and down, of its last complete receipt.
+    pub receipted_bytes: u64,
+    /// What those are worth, at seven nanoKVR each.
+    pub receipted_nano_kvr: u64,
+    /// Number of its last complete receipt; zero when there is none.
+    pub receipts: u64,
+    /// Time from sending a call to its answer.
+    pub latency: Percentiles,
+    /// Why the session ended, if it has.
+    pub ended: Option<String>,
+}
