@@ -24,7 +24,7 @@ pub fn delta_step(
 ) {
     assert!(q.len() == k.len() && v.len() == out.len(), "delta_step: vectors of different lengths");
     assert_eq!(Some(state.len()), k.len().checked_mul(v.len()), "delta_step: the state is not keys x values");
-    crate::with_instructions!(isa, delta_step_lanes(state, q, k, v, beta, decay, out))
+    crate::with_instructions!(isa, delta_step_lanes(state: &mut [f32], q: &[f32], k: &[f32], v: &[f32], beta: f32, decay: f32, out: &mut [f32]))
 }
 
 /// One output of the causal depthwise convolution for every channel: `out_c = sum over taps, oldest first, from zero, of
@@ -44,7 +44,7 @@ pub fn convolve(isa: InstructionSet, weights: &[f32], history: &[f32], current: 
         taps > 0 && weights.len() == taps * channels && history.len() == (taps - 1) * channels,
         "convolve: weights must be channels x taps, history channels x (taps - 1)"
     );
-    crate::with_instructions!(isa, convolve_lanes(weights, history, current, out))
+    crate::with_instructions!(isa, convolve_lanes(weights: &[f32], history: &[f32], current: &[f32], out: &mut [f32]))
 }
 
 /// Value channels handled together: their accumulators stay in registers, and their columns of S in the first cache.

@@ -66,12 +66,12 @@ pub fn inverse_square_root(n: usize) -> f32 {
 /// Where the lengths differ.
 pub fn silu_multiply(isa: InstructionSet, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "silu_multiply: vectors of different lengths");
-    crate::with_instructions!(isa, silu_multiply_lanes(gate, up))
+    crate::with_instructions!(isa, silu_multiply_lanes(gate: &mut [f32], up: &[f32]))
 }
 
 /// `x_i = silu(x_i)`.
 pub fn silu_in_place(isa: InstructionSet, x: &mut [f32]) {
-    crate::with_instructions!(isa, silu_lanes(x))
+    crate::with_instructions!(isa, silu_lanes(x: &mut [f32]))
 }
 
 /// `x_i = x_i * sigmoid(gate_i)`.
@@ -80,7 +80,7 @@ pub fn silu_in_place(isa: InstructionSet, x: &mut [f32]) {
 /// Where the lengths differ.
 pub fn sigmoid_multiply(isa: InstructionSet, x: &mut [f32], gate: &[f32]) {
     assert_eq!(x.len(), gate.len(), "sigmoid_multiply: vectors of different lengths");
-    crate::with_instructions!(isa, sigmoid_multiply_lanes(x, gate))
+    crate::with_instructions!(isa, sigmoid_multiply_lanes(x: &mut [f32], gate: &[f32]))
 }
 
 #[inline(always)]

@@ -140,11 +140,6 @@ impl<'a> Matrix<'a> {
         &self.bytes[row * self.row_bytes..][..self.row_bytes]
     }
 
-    /// Bytes of one matrix row.
-    pub(crate) fn row_bytes(&self) -> usize {
-        self.row_bytes
-    }
-
     /// The check that a loader and a kernel make once: no NaN or infinity among scales and float weights, and no Q8_0
     /// weight of -128. After it a product of finite rows is finite or overflows, and every instruction set agrees.
     ///

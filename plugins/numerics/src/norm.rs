@@ -15,7 +15,7 @@ pub const L2_EPSILON: f32 = 1e-6;
 pub fn rms_norm(isa: InstructionSet, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     assert!(x.len() == weight.len() && x.len() == out.len(), "rms_norm: vectors of different lengths");
     assert!(x.len() <= crate::MAX_DIMENSION, "rms_norm: vector too long");
-    crate::with_instructions!(isa, rms_norm_lanes(x, weight, epsilon, out))
+    crate::with_instructions!(isa, rms_norm_lanes(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]))
 }
 
 /// The gated norm of the delta rule: `out_i = ((x_i * r) * weight_i) * silu(z_i)`, r as in [`rms_norm`].
@@ -35,17 +35,17 @@ pub fn gated_rms_norm(
         "gated_rms_norm: vectors of different lengths"
     );
     assert!(x.len() <= crate::MAX_DIMENSION, "gated_rms_norm: vector too long");
-    crate::with_instructions!(isa, gated_rms_norm_lanes(x, weight, z, epsilon, out))
+    crate::with_instructions!(isa, gated_rms_norm_lanes(x: &[f32], weight: &[f32], z: &[f32], epsilon: f32, out: &mut [f32]))
 }
 
 /// `x_i = x_i * r` with `r = 1 / sqrt(sixteen-sum of squares + 1e-6)`.
 pub fn l2_normalise(isa: InstructionSet, x: &mut [f32]) {
-    crate::with_instructions!(isa, l2_normalise_lanes(x))
+    crate::with_instructions!(isa, l2_normalise_lanes(x: &mut [f32]))
 }
 
 /// Softmax in place: less the maximum, `exp`, divided by the sixteen-sum in index order. An empty slice stays empty.
 pub fn softmax(isa: InstructionSet, x: &mut [f32]) {
-    crate::with_instructions!(isa, softmax_lanes(x))
+    crate::with_instructions!(isa, softmax_lanes(x: &mut [f32]))
 }
 
 #[inline(always)]

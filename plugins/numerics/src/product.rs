@@ -33,7 +33,8 @@ pub fn product(
     match isa.0 {
         Kind::Scalar => crate::product_scalar::product(matrix, outputs, rows, count, out),
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx2 => crate::product_scalar::product(matrix, outputs, rows, count, out),
+        // SAFETY: the instruction set is the proof that this machine has AVX2 and F16C.
+        Kind::Avx2 => unsafe { crate::avx2::product(matrix, outputs, rows, count, out) },
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
         Kind::Simd128 => crate::product_scalar::product(matrix, outputs, rows, count, out),
     }

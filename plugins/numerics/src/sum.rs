@@ -24,7 +24,7 @@ pub fn sixteen_sum(terms: impl IntoIterator<Item = f32>) -> f32 {
 #[inline]
 pub fn dot(isa: InstructionSet, a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len(), "dot: vectors of different lengths");
-    crate::with_instructions!(isa, dot_lanes(a, b))
+    crate::with_instructions!(isa, dot_lanes(a: &[f32], b: &[f32]) -> f32)
 }
 
 /// `acc_i += w * x_i`, the product rounded, then the sum.
@@ -34,7 +34,7 @@ pub fn dot(isa: InstructionSet, a: &[f32], b: &[f32]) -> f32 {
 #[inline]
 pub fn scale_add(isa: InstructionSet, acc: &mut [f32], w: f32, x: &[f32]) {
     assert_eq!(acc.len(), x.len(), "scale_add: vectors of different lengths");
-    crate::with_instructions!(isa, scale_add_lanes(acc, w, x))
+    crate::with_instructions!(isa, scale_add_lanes(acc: &mut [f32], w: f32, x: &[f32]))
 }
 
 /// The end of a sixteen-sum.

@@ -104,7 +104,13 @@ pub fn extreme_rows(random: &mut Random, format: RowFormat, columns: usize, coun
                 0 => 127,
                 1 => 129,
                 2 => [0, 127, 129][random.below(3) as usize],
-                _ => if *value == 0x80 { 0 } else { *value },
+                _ => {
+                    if *value == 0x80 {
+                        0
+                    } else {
+                        *value
+                    }
+                }
             };
         }
     }
@@ -113,7 +119,9 @@ pub fn extreme_rows(random: &mut Random, format: RowFormat, columns: usize, coun
 
 fn put_scale(random: &mut Random, bytes: &mut [u8], magnitude: f32, scales: Scales) {
     let bits = match scales {
-        Scales::Usual => to_f16(magnitude * (0.5 + random.signed().abs())) | ((random.next() as u16 & 1) << 15),
+        Scales::Usual => {
+            to_f16(magnitude * (0.5 + random.signed().abs())) | ((random.next() as u16 & 1) << 15)
+        }
         Scales::Any => {
             let bits = random.next() as u16;
             if bits & 0x7c00 == 0x7c00 { bits & 0x83ff } else { bits }
@@ -126,5 +134,9 @@ fn put_scale(random: &mut Random, bytes: &mut [u8], magnitude: f32, scales: Scal
 fn to_f16(value: f32) -> u16 {
     let bits = value.to_bits();
     let exponent = (bits >> 23) as i32 - 112;
-    if exponent <= 0 { (value * 16_777_216.0) as u16 } else { ((exponent as u16) << 10) | ((bits >> 13) & 0x3ff) as u16 }
+    if exponent <= 0 {
+        (value * 16_777_216.0) as u16
+    } else {
+        ((exponent as u16) << 10) | ((bits >> 13) & 0x3ff) as u16
+    }
 }

@@ -1,0 +1,378 @@
+//! The terms of the block formats. `pmaddubsw` multiplies unsigned by signed bytes and adds pairs into 16 bits, which is
+//! exact as long as one operand stays below 128: weights do.
+
+use core::arch::x86_64::*;
+
+use super::blocks::{BlockFormat, TILE};
+use super::lanes::{
+    four_f16, load_4_i32, load_8_i16, load_16, load_16_i16, load_32, same_f16, sum_each, sum_each_128,
+};
+
+/// Q4_0: `isum = sum q x - 8 sum x`.
+pub(super) struct Q4_0;
+
+impl BlockFormat for Q4_0 {
+    type Weights = [u8; 18];
+    type Row = [u8; 36];
+    /// Eight times the sum of the row's integers.
+    type Sums = i32;
+    const NO_SUMS: i32 = 0;
+
+    fn weights(bytes: &[u8]) -> &[[u8; 18]] {
+        bytes.as_chunks().0
+    }
+
+    fn rows(bytes: &[u8]) -> &[[u8; 36]] {
+        bytes.as_chunks().0
+    }
+
+    fn sums(row: &[u8; 36]) -> i32 {
+        8 * row[4..].iter().map(|&value| i32::from(value as i8)).sum::<i32>()
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn term_of_rows<const R: usize>(
+        weights: &[u8; 18],
+        rows: [&[u8; 36]; R],
+        sums: &[i32; TILE],
+        scales: __m128,
+    ) -> __m128 {
+        let quants = nibbles_of_16(&weights[2..]);
+        let mut dots = [_mm256_setzero_si256(); TILE];
+        for (dot, row) in dots.iter_mut().zip(rows) {
+            *dot = dot_of_bytes(quants, load_32(&row[4..]));
+        }
+        let sum = _mm_sub_epi32(sum_each(dots), load_4_i32(sums));
+        _mm_mul_ps(_mm_mul_ps(same_f16(weights), scales), _mm_cvtepi32_ps(sum))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn term_of_outputs(
+        weights: [&[u8; 18]; TILE],
+        row: &[u8; 36],
+        sums: &i32,
+        scale: __m128,
+    ) -> __m128 {
+        let row = load_32(&row[4..]);
+        let mut dots = [_mm256_setzero_si256(); TILE];
+        for (dot, weights) in dots.iter_mut().zip(weights) {
+            *dot = dot_of_bytes(nibbles_of_16(&weights[2..]), row);
+        }
+        let sum = _mm_sub_epi32(sum_each(dots), _mm_set1_epi32(*sums));
+        let scales = _mm_mul_ps(four_f16(weights.map(|weights| &weights[..])), scale);
+        _mm_mul_ps(scales, _mm_cvtepi32_ps(sum))
+    }
+}
+
+/// Q8_0: magnitudes of the weights times rows with the weights' signs.
+pub(super) struct Q8_0;
+
+impl BlockFormat for Q8_0 {
+    type Weights = [u8; 34];
+    type Row = [u8; 36];
+    type Sums = ();
+    const NO_SUMS: () = ();
+
+    fn weights(bytes: &[u8]) -> &[[u8; 34]] {
+        bytes.as_chunks().0
+    }
+
+    fn rows(bytes: &[u8]) -> &[[u8; 36]] {
+        bytes.as_chunks().0
+    }
+
+    fn sums(_: &[u8; 36]) {}
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn term_of_rows<const R: usize>(
+        weights: &[u8; 34],
+        rows: [&[u8; 36]; R],
+        _: &[(); TILE],
+        scales: __m128,
+    ) -> __m128 {
+        let quants = load_32(&weights[2..]);
+        let magnitudes = _mm256_abs_epi8(quants);
+        let mut dots = [_mm256_setzero_si256(); TILE];
+        for (dot, row) in dots.iter_mut().zip(rows) {
+            *dot = dot_of_bytes(magnitudes, _mm256_sign_epi8(load_32(&row[4..]), quants));
+        }
+        _mm_mul_ps(_mm_mul_ps(same_f16(weights), scales), _mm_cvtepi32_ps(sum_each(dots)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn term_of_outputs(weights: [&[u8; 34]; TILE], row: &[u8; 36], _: &(), scale: __m128) -> __m128 {
+        let row = load_32(&row[4..]);
+        // The row is the same for four outputs, so its magnitudes are taken once and the weights get its signs.
+        let magnitudes = _mm256_abs_epi8(row);
+        let mut dots = [_mm256_setzero_si256(); TILE];
+        for (dot, weights) in dots.iter_mut().zip(weights) {
+            *dot = dot_of_bytes(magnitudes, _mm256_sign_epi8(load_32(&weights[2..]), row));
+        }
+        let scales = _mm_mul_ps(four_f16(weights.map(|weights| &weights[..])), scale);
+        _mm_mul_ps(scales, _mm_cvtepi32_ps(sum_each(dots)))
+    }
+}
+
+/// Q4_K.
+pub(super) struct Q4K;
+
+impl BlockFormat for Q4K {
+    type Weights = [u8; 144];
+    type Row = [u8; 260];
+    /// The sums of the row's eight sub-blocks.
+    type Sums = [i16; 8];
+    const NO_SUMS: [i16; 8] = [0; 8];
+
+    fn weights(bytes: &[u8]) -> &[[u8; 144]] {
+        bytes.as_chunks().0
+    }
+
+    fn rows(bytes: &[u8]) -> &[[u8; 260]] {
+        bytes.as_chunks().0
+    }
+
+    fn sums(row: &[u8; 260]) -> [i16; 8] {
+        let mut sums = [0; 8];
+        for (sum, values) in sums.iter_mut().zip(row[4..].as_chunks::<32>().0) {
+            *sum = values.iter().map(|&value| i16::from(value as i8)).sum();
+        }
+        sums
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn term_of_rows<const R: usize>(
+        weights: &[u8; 144],
+        rows: [&[u8; 260]; R],
+        sums: &[[i16; 8]; TILE],
+        scales: __m128,
+    ) -> __m128 {
+        let (sub_scales, minima) = q4_k_scales(weights);
+        let mut scaled = [_mm256_setzero_si256(); TILE];
+        q4_k_dots::<R>(weights, rows, sub_scales, &mut scaled);
+        let mut lowered = [_mm_setzero_si128(); TILE];
+        for (lowered, sums) in lowered.iter_mut().zip(sums).take(R) {
+            *lowered = _mm_madd_epi16(minima, load_8_i16(sums));
+        }
+        let (scale, minimum) = (same_f16(weights), same_f16(&weights[2..]));
+        q4_k_term(_mm_mul_ps(scale, scales), _mm_mul_ps(minimum, scales), scaled, lowered)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn term_of_outputs(
+        weights: [&[u8; 144]; TILE],
+        row: &[u8; 260],
+        sums: &[i16; 8],
+        scale: __m128,
+    ) -> __m128 {
+        let sums = load_8_i16(sums);
+        let mut scaled = [_mm256_setzero_si256(); TILE];
+        let mut lowered = [_mm_setzero_si128(); TILE];
+        for lane in 0..TILE {
+            let (sub_scales, minima) = q4_k_scales(weights[lane]);
+            let mut dots = [_mm256_setzero_si256(); TILE];
+            q4_k_dots::<1>(weights[lane], [row], sub_scales, &mut dots);
+            scaled[lane] = dots[0];
+            lowered[lane] = _mm_madd_epi16(minima, sums);
+        }
+        let scales = four_f16(weights.map(|weights| &weights[..]));
+        let minima = four_f16(weights.map(|weights| &weights[2..]));
+        q4_k_term(_mm_mul_ps(scales, scale), _mm_mul_ps(minima, scale), scaled, lowered)
+    }
+}
+
+/// Q6_K: `sum sc_j (sum u x - 32 sum x)`, u = 0..=63 as stored.
+pub(super) struct Q6K;
+
+impl BlockFormat for Q6K {
+    type Weights = [u8; 210];
+    type Row = [u8; 260];
+    /// The sums of the row's sixteen sub-blocks, the even ones first.
+    type Sums = [i16; 16];
+    const NO_SUMS: [i16; 16] = [0; 16];
+
+    fn weights(bytes: &[u8]) -> &[[u8; 210]] {
+        bytes.as_chunks().0
+    }
+
+    fn rows(bytes: &[u8]) -> &[[u8; 260]] {
+        bytes.as_chunks().0
+    }
+
+    fn sums(row: &[u8; 260]) -> [i16; 16] {
+        let mut sums = [0; 16];
+        for (j, values) in row[4..].as_chunks::<16>().0.iter().enumerate() {
+            sums[j / 2 + 8 * (j % 2)] = values.iter().map(|&value| i16::from(value as i8)).sum();
+        }
+        sums
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn term_of_rows<const R: usize>(
+        weights: &[u8; 210],
+        rows: [&[u8; 260]; R],
+        sums: &[[i16; 16]; TILE],
+        scales: __m128,
+    ) -> __m128 {
+        let mut scaled = [_mm256_setzero_si256(); TILE];
+        q6_k_dots::<R>(weights, rows, sums, &mut scaled);
+        let scales = _mm_mul_ps(same_f16(&weights[208..]), scales);
+        _mm_mul_ps(scales, _mm_cvtepi32_ps(sum_each(scaled)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn term_of_outputs(
+        weights: [&[u8; 210]; TILE],
+        row: &[u8; 260],
+        sums: &[i16; 16],
+        scale: __m128,
+    ) -> __m128 {
+        let mut scaled = [_mm256_setzero_si256(); TILE];
+        for lane in 0..TILE {
+            let mut dots = [_mm256_setzero_si256(); TILE];
+            q6_k_dots::<1>(weights[lane], [row], &[*sums; TILE], &mut dots);
+            scaled[lane] = dots[0];
+        }
+        let scales = _mm_mul_ps(four_f16(weights.map(|weights| &weights[208..])), scale);
+        _mm_mul_ps(scales, _mm_cvtepi32_ps(sum_each(scaled)))
+    }
+}
+
+/// Sums of four products each: unsigned bytes below 128 times signed ones.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn dot_of_bytes(unsigned: __m256i, signed: __m256i) -> __m256i {
+    _mm256_madd_epi16(_mm256_maddubs_epi16(unsigned, signed), _mm256_set1_epi16(1))
+}
+
+/// The low nibbles of 16 bytes, then their high nibbles.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn nibbles_of_16(bytes: &[u8]) -> __m256i {
+    let bytes = load_16(bytes);
+    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(bytes), _mm_srli_epi16::<4>(bytes));
+    _mm256_and_si256(both, _mm256_set1_epi8(15))
+}
+
+/// The eight 6-bit scales and the eight 6-bit minima, each as eight i16.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn q4_k_scales(weights: &[u8; 144]) -> (__m128i, __m128i) {
+    let word =
+        |at: usize| u32::from_le_bytes([weights[at], weights[at + 1], weights[at + 2], weights[at + 3]]);
+    let (low_scales, low_minima, rest) = (word(4), word(8), word(12));
+    const SIX: u32 = 0x3f3f_3f3f;
+    const FOUR: u32 = 0x0f0f_0f0f;
+    const TWO: u32 = 0x0303_0303;
+    let scales =
+        u64::from(low_scales & SIX) | u64::from((rest & FOUR) | (((low_scales >> 6) & TWO) << 4)) << 32;
+    let minima = u64::from(low_minima & SIX)
+        | u64::from(((rest >> 4) & FOUR) | (((low_minima >> 6) & TWO) << 4)) << 32;
+    (_mm_cvtepu8_epi16(_mm_cvtsi64_si128(scales as i64)), _mm_cvtepu8_epi16(_mm_cvtsi64_si128(minima as i64)))
+}
+
+/// Byte shuffles that put the j-th i16 of a half everywhere in that half.
+const SPREAD: [[u8; 32]; 8] = {
+    let mut table = [[0; 32]; 8];
+    let mut j = 0;
+    while j < 8 {
+        let mut i = 0;
+        while i < 32 {
+            table[j][i] = (2 * j + i % 2) as u8;
+            i += 1;
+        }
+        j += 1;
+    }
+    table
+};
+
+/// `scaled[r] += sc_j * (sum of q x)` over the eight sub-blocks, spread over the lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn q4_k_dots<const R: usize>(
+    weights: &[u8; 144],
+    rows: [&[u8; 260]; R],
+    sub_scales: __m128i,
+    scaled: &mut [__m256i; TILE],
+) {
+    let sub_scales = _mm256_broadcastsi128_si256(sub_scales);
+    let mask = _mm256_set1_epi8(15);
+    for pair in 0..4 {
+        let quants = load_32(&weights[16 + 32 * pair..]);
+        let low = _mm256_and_si256(quants, mask);
+        let high = _mm256_and_si256(_mm256_srli_epi16::<4>(quants), mask);
+        let low_scale = _mm256_shuffle_epi8(sub_scales, load_32(&SPREAD[2 * pair]));
+        let high_scale = _mm256_shuffle_epi8(sub_scales, load_32(&SPREAD[2 * pair + 1]));
+        for (scaled, row) in scaled.iter_mut().zip(rows) {
+            let low = _mm256_maddubs_epi16(low, load_32(&row[4 + 64 * pair..]));
+            let high = _mm256_maddubs_epi16(high, load_32(&row[36 + 64 * pair..]));
+            let both =
+                _mm256_add_epi32(_mm256_madd_epi16(low, low_scale), _mm256_madd_epi16(high, high_scale));
+            *scaled = _mm256_add_epi32(*scaled, both);
+        }
+    }
+}
+
+/// `scale * f(scaled) - minimum * f(lowered)`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn q4_k_term(scale: __m128, minimum: __m128, scaled: [__m256i; TILE], lowered: [__m128i; TILE]) -> __m128 {
+    let above = _mm_mul_ps(scale, _mm_cvtepi32_ps(sum_each(scaled)));
+    let below = _mm_mul_ps(minimum, _mm_cvtepi32_ps(sum_each_128(lowered)));
+    _mm_sub_ps(above, below)
+}
+
+/// `scaled[r] += sc_j * (sum u x - 32 sum x)` over the sixteen sub-blocks, spread over the lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn q6_k_dots<const R: usize>(
+    weights: &[u8; 210],
+    rows: [&[u8; 260]; R],
+    sums: &[[i16; 16]; TILE],
+    scaled: &mut [__m256i; TILE],
+) {
+    let even_first = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    let sub_scales = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(load_16(&weights[192..]), even_first));
+    for ((scaled, sums), _) in scaled.iter_mut().zip(sums).zip(rows) {
+        let centre = _mm256_slli_epi32::<5>(_mm256_madd_epi16(sub_scales, load_16_i16(sums)));
+        *scaled = _mm256_sub_epi32(*scaled, centre);
+    }
+    let (four, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
+    for half in 0..2 {
+        let first = load_32(&weights[64 * half..]);
+        let second = load_32(&weights[64 * half + 32..]);
+        let high = load_32(&weights[128 + 32 * half..]);
+        let quants = [
+            _mm256_or_si256(
+                _mm256_and_si256(first, four),
+                _mm256_and_si256(_mm256_slli_epi16::<4>(high), two),
+            ),
+            _mm256_or_si256(
+                _mm256_and_si256(second, four),
+                _mm256_and_si256(_mm256_slli_epi16::<2>(high), two),
+            ),
+            _mm256_or_si256(
+                _mm256_and_si256(_mm256_srli_epi16::<4>(first), four),
+                _mm256_and_si256(high, two),
+            ),
+            _mm256_or_si256(
+                _mm256_and_si256(_mm256_srli_epi16::<4>(second), four),
+                _mm256_and_si256(_mm256_srli_epi16::<2>(high), two),
+            ),
+        ];
+        for (quarter, quants) in quants.into_iter().enumerate() {
+            let scale = _mm256_shuffle_epi8(sub_scales, load_32(&SPREAD[4 * half + quarter]));
+            for (scaled, row) in scaled.iter_mut().zip(rows) {
+                let dot = _mm256_maddubs_epi16(quants, load_32(&row[4 + 128 * half + 32 * quarter..]));
+                *scaled = _mm256_add_epi32(*scaled, _mm256_madd_epi16(dot, scale));
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Products: every instruction set against the scalar reference, bit for bit, and a batch against its rows one by one.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod random;
+
+use kvasir_numerics::{Format, InstructionSet, Matrix, RowFormat, product};
+use proptest::prelude::*;
+use random::{Random, Scales};
+
+/// A NaN's payload is not defined, and no NaN is ever a result: all NaNs count as equal.
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| if value.is_nan() { u32::MAX } else { value.to_bits() }).collect()
+}
+
+fn run(
+    isa: InstructionSet,
+    matrix: Matrix<'_>,
+    outputs: std::ops::Range<usize>,
+    rows: &[u8],
+    count: usize,
+) -> Vec<u32> {
+    // What stood in the output must not matter.
+    let mut out = vec![f32::NAN; outputs.len() * count];
+    product(isa, matrix, outputs, rows, count, &mut out);
+    bits(&out)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Rows {
+    Usual,
+    Extreme,
+}
+
+fn agree(
+    seed: u64,
+    format: Format,
+    outputs: usize,
+    columns: usize,
+    count: usize,
+    scales: Scales,
+    kind: Rows,
+) {
+    let mut random = Random(seed);
+    let bytes = random::weights(&mut random, format, outputs, columns, scales);
+    let matrix = Matrix::new(format, outputs, columns, &bytes).unwrap();
+    matrix.check_weights().unwrap();
+    let row_format = format.row_format();
+    let rows = match kind {
+        Rows::Usual => random::rows(&mut random, row_format, columns, count),
+        Rows::Extreme => random::extreme_rows(&mut random, row_format, columns, count),
+    };
+    kvasir_numerics::check_rows(row_format, columns, &rows, count).unwrap();
+    let expected = run(InstructionSet::SCALAR, matrix, 0..outputs, &rows, count);
+    let row_bytes = row_format.row_bytes(columns).unwrap();
+    for isa in InstructionSet::available() {
+        let context =
+            format!("{format} {outputs} x {columns}, {count} rows, {isa}, {scales:?} {kind:?} seed {seed}");
+        assert_eq!(run(isa, matrix, 0..outputs, &rows, count), expected, "{context}");
+        let (first, last) = (outputs / 3, outputs - outputs / 4);
+        let part = run(isa, matrix, first..last, &rows, count);
+        assert_eq!(part, expected[first * count..last * count], "{context}, outputs {first}..{last}");
+        for (row, row_bytes) in rows.chunks_exact(row_bytes).enumerate() {
+            let alone = run(isa, matrix, 0..outputs, row_bytes, 1);
+            let batched: Vec<u32> = expected.iter().skip(row).step_by(count).copied().collect();
+            assert_eq!(alone, batched, "{context}, row {row} alone");
+        }
+    }
+}
+
+fn columns_of(format: Format, blocks: usize) -> usize {
+    if format.block_len() == 1 { blocks * 7 } else { blocks * format.block_len() }
+}
+
+#[test]
+fn every_format_agrees_at_every_batch_size() {
+    for format in Format::ALL {
+        for count in (1..=9).chain([16, 17, 21]) {
+            agree(count as u64, format, 11, columns_of(format, 3), count, Scales::Usual, Rows::Usual);
+        }
+    }
+}
+
+#[test]
+fn every_format_agrees_on_extremes() {
+    for format in Format::ALL {
+        for seed in 0..40 {
+            let count = 1 + seed as usize % 6;
+            agree(seed, format, 6, columns_of(format, 2), count, Scales::Any, Rows::Extreme);
+            agree(seed + 1000, format, 6, columns_of(format, 2), count, Scales::Usual, Rows::Extreme);
+        }
+    }
+}
+
+#[test]
+fn long_rows_agree() {
+    for format in Format::ALL {
+        for blocks in [31, 32, 33, 65] {
+            agree(blocks as u64, format, 5, columns_of(format, blocks), 3, Scales::Usual, Rows::Usual);
+            agree(blocks as u64, format, 5, columns_of(format, blocks), 1, Scales::Usual, Rows::Usual);
+        }
+    }
+}
+
+#[test]
+fn float_rows_of_any_length_agree() {
+    for format in [Format::F32, Format::F16, Format::BF16] {
+        for columns in 1..70 {
+            agree(columns as u64, format, 5, columns, 1 + columns % 5, Scales::Usual, Rows::Usual);
+        }
+    }
+}
+
+#[test]
+fn blocks_of_the_largest_integers_do_not_saturate() {
+    for (format, weight) in
+        [(Format::Q8_0, 127u8), (Format::Q8_0, 129), (Format::Q4_0, 0xff), (Format::Q4_0, 0)]
+            .into_iter()
+            .chain([(Format::Q4K, 0xff), (Format::Q6K, 0xff), (Format::Q6K, 0x7f), (Format::Q6K, 0x80)])
+    {
+        for value in [127u8, 129] {
+            let columns = 256;
+            let mut bytes = vec![weight; format.row_bytes(columns).unwrap()];
+            for block in bytes.chunks_exact_mut(format.block_bytes()) {
+                let scale = if format == Format::Q6K { 208 } else { 0 };
+                block[scale..scale + 2].copy_from_slice(&0x3c00u16.to_le_bytes());
+                if format == Format::Q4K {
+                    block[2..4].copy_from_slice(&0x3c00u16.to_le_bytes());
+                }
+            }
+            let matrix = Matrix::new(format, 1, columns, &bytes).unwrap();
+            let row_format = format.row_format();
+            let mut row = vec![value; row_format.row_bytes(columns).unwrap()];
+            for block in row.chunks_exact_mut(row_format.block_bytes()) {
+                block[..4].copy_from_slice(&1f32.to_le_bytes());
+            }
+            let rows = row.repeat(4);
+            let expected = run(InstructionSet::SCALAR, matrix, 0..1, &rows, 4);
+            for isa in InstructionSet::available() {
+                assert_eq!(run(isa, matrix, 0..1, &rows, 4), expected, "{format} {weight} x {value} {isa}");
+                assert_eq!(
+                    run(isa, matrix, 0..1, &row, 1),
+                    expected[..1],
+                    "{format} {weight} x {value} {isa}"
+                );
+            }
+        }
+    }
+}
+
+/// Values worked out by hand from the definition.
+#[test]
+fn a_block_gives_the_value_of_the_definition() {
+    // Q8_0: d = 0.5, weights 1, 2, 3, ...; row: d = 2, values all 1: 0.5 * 2 * (1 + ... + 32) = 528.
+    let mut q8_0 = 0x3800u16.to_le_bytes().to_vec();
+    q8_0.extend(1..=32);
+    let mut row = 2f32.to_le_bytes().to_vec();
+    row.extend([1u8; 32]);
+    assert_eq!(one(Format::Q8_0, 32, &q8_0, &row), 528.0);
+    // Q4_0: nibbles 9 (weight 1) low, 6 (weight -2) high; row 1 in the first half, 3 in the second: 16 - 96 = -80.
+    let mut q4_0 = 0x3c00u16.to_le_bytes().to_vec();
+    q4_0.extend([0x69u8; 16]);
+    let mut row = 1f32.to_le_bytes().to_vec();
+    row.extend([[1u8; 16], [3; 16]].concat());
+    assert_eq!(one(Format::Q4_0, 32, &q4_0, &row), -80.0);
+    // Q4_K: d = 1, dmin = 0.5, every scale 3 and minimum 2 (packed: low four 3 | 0, 2 | 0; high four 0x23), nibbles 5, row 1:
+    // 3 * 5 * 256 - 0.5 * 2 * 256 = 3584.
+    let mut q4_k = [0x3c00u16.to_le_bytes(), 0x3800u16.to_le_bytes()].concat();
+    q4_k.extend([3, 3, 3, 3, 2, 2, 2, 2, 0x23, 0x23, 0x23, 0x23]);
+    q4_k.extend([0x55u8; 128]);
+    let mut row = 1f32.to_le_bytes().to_vec();
+    row.extend([1u8; 256]);
+    assert_eq!(one(Format::Q4K, 256, &q4_k, &row), 3584.0);
+    // Q6_K: d = 1, every scale -2, low nibbles 1 and high pairs 2: 33 - 32 = 1; row 1: -2 * 256 = -512.
+    let mut q6_k = vec![0x11u8; 128];
+    q6_k.extend([0b1010_1010u8; 64]);
+    q6_k.extend([0xfeu8; 16]);
+    q6_k.extend(0x3c00u16.to_le_bytes());
+    assert_eq!(one(Format::Q6K, 256, &q6_k, &row), -512.0);
+}
+
+fn one(format: Format, columns: usize, weights: &[u8], row: &[u8]) -> f32 {
+    let matrix = Matrix::new(format, 1, columns, weights).unwrap();
+    let mut results = InstructionSet::available().map(|isa| {
+        let mut out = [f32::NAN];
+        product(isa, matrix, 0..1, row, 1, &mut out);
+        out[0]
+    });
+    let first = results.next().unwrap();
+    assert!(results.all(|result| result.to_bits() == first.to_bits()));
+    first
+}
+
+/// The product of dequantised weights and rows in f64 is near the exact-v1 product: the definition computes what it says.
+#[test]
+fn products_are_near_the_dequantised_ones() {
+    for format in Format::ALL {
+        let columns = columns_of(format, 4);
+        let mut random = Random(7);
+        let bytes = random::weights(&mut random, format, 3, columns, Scales::Usual);
+        let matrix = Matrix::new(format, 3, columns, &bytes).unwrap();
+        let row = random::rows(&mut random, format.row_format(), columns, 1);
+        let (mut weights, mut values, mut out) = (vec![0f32; columns], vec![0f32; columns], [0f32; 3]);
+        kvasir_numerics::read_row(format.row_format(), &row, &mut values);
+        product(InstructionSet::SCALAR, matrix, 0..3, &row, 1, &mut out);
+        for (output, found) in out.into_iter().enumerate() {
+            kvasir_numerics::dequantise_row(matrix, output, &mut weights);
+            let terms = || weights.iter().zip(&values).map(|(w, x)| f64::from(*w) * f64::from(*x));
+            let (near, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+            assert!((near - f64::from(found)).abs() <= 1e-5 * size, "{format}: {near} {found}");
+        }
+    }
+}
+
+#[test]
+fn no_rows_and_no_outputs_are_nothing() {
+    let bytes = [0; 34 * 2];
+    let matrix = Matrix::new(Format::Q8_0, 2, 32, &bytes).unwrap();
+    for isa in InstructionSet::available() {
+        product(isa, matrix, 0..2, &[], 0, &mut []);
+        product(isa, matrix, 1..1, &[0; 36], 1, &mut []);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn sets_agree(
+        seed: u64,
+        format in prop::sample::select(&Format::ALL[..]),
+        outputs in 1usize..14,
+        blocks in 1usize..6,
+        count in 1usize..10,
+        any: bool,
+        extreme: bool,
+    ) {
+        let scales = if any { Scales::Any } else { Scales::Usual };
+        let kind = if extreme { Rows::Extreme } else { Rows::Usual };
+        agree(seed, format, outputs, columns_of(format, blocks), count, scales, kind);
+    }
+}
+
+#[test]
+fn row_formats_fit_the_formats() {
+    for format in Format::ALL {
+        assert_eq!(format.block_len() % format.row_format().block_len(), 0);
+    }
+    assert_eq!(Format::Q6K.row_format(), RowFormat::Q8K);
+}
