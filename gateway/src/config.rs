@@ -1,0 +1,210 @@
+//! `gateway.toml`: what stands in the file when neither a flag nor an environment variable says it.
+//!
+//! One file may serve all three long-running commands of a machine. Unknown keys are errors, since a misspelt limit that
+//! is ignored is worse than none. Paths are relative to the file's folder; secrets are paths, never values.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+
+/// The file that is read when it exists and no other is named.
+pub const DEFAULT_FILE: &str = "gateway.toml";
+/// Most bytes of the file.
+const MAX_FILE_BYTES: u64 = 256 * 1024;
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("reading {path}: {source}; name another file with --config")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is too large.
+    #[error("{path} is larger than {MAX_FILE_BYTES} bytes: it is not a gateway.toml")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It does not parse.
+    #[error("{path}: {detail}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What and where.
+        detail: String,
+    },
+    /// A value stands nowhere.
+    #[error("{flag} is missing: give the flag, set {variable}, or write {key} into gateway.toml")]
+    Missing {
+        /// The flag.
+        flag: &'static str,
+        /// The environment variable.
+        variable: &'static str,
+        /// The key in the file.
+        key: &'static str,
+    },
+}
+
+/// The whole file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GatewayFile {
+    /// For `kvasir-gateway edge`.
+    pub edge: EdgeTable,
+    /// For `kvasir-gateway hub`.
+    pub hub: HubTable,
+    /// For `kvasir-gateway settle`.
+    pub settle: SettleTable,
+}
+
+/// Table `[edge]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EdgeTable {
+    /// Address to listen on.
+    pub listen: Option<SocketAddr>,
+    /// The hub, `host:port`.
+    pub hub: Option<String>,
+    /// Network name.
+    pub network: Option<String>,
+    /// Certificate chain, PEM.
+    pub certificate: Option<PathBuf>,
+    /// Private key of the certificate, PEM.
+    pub certificate_key: Option<PathBuf>,
+    /// The edge key file.
+    pub edge_key: Option<PathBuf>,
+    /// Most connections.
+    pub max_connections: Option<usize>,
+    /// Most connections without a ticket.
+    pub max_unauthenticated: Option<usize>,
+    /// Most connections of one address.
+    pub max_per_address: Option<usize>,
+}
+
+/// Table `[hub]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HubTable {
+    /// Address to listen on; on the LAN only.
+    pub listen: Option<SocketAddr>,
+    /// Network name.
+    pub network: Option<String>,
+    /// The hub's secret key file.
+    pub hub_key: Option<PathBuf>,
+    /// The ledger's address, `http://host:port`.
+    pub ledger: Option<String>,
+    /// Folder for receipts that the ledger has not taken yet.
+    pub spool: Option<PathBuf>,
+    /// Most connections.
+    pub max_connections: Option<usize>,
+}
+
+/// Table `[settle]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SettleTable {
+    /// The ledger's address, `http://host:port`.
+    pub ledger: Option<String>,
+    /// Network name.
+    pub network: Option<String>,
+    /// The settler's secret key file.
+    pub settler_key: Option<PathBuf>,
+    /// The file that holds how far receipts were read.
+    pub cursor: Option<PathBuf>,
+    /// Seconds between two looks.
+    pub interval_seconds: Option<u64>,
+}
+
+impl GatewayFile {
+    /// Reads the named file, or [`DEFAULT_FILE`] of the current folder if it exists.
+    pub fn load(named: Option<&Path>) -> Result<Self, ConfigError> {
+        match named {
+            Some(path) => Self::read(path),
+            None if Path::new(DEFAULT_FILE).exists() => Self::read(Path::new(DEFAULT_FILE)),
+            None => Ok(Self::default()),
+        }
+    }
+
+    fn read(path: &Path) -> Result<Self, ConfigError> {
+        let unreadable = |source| ConfigError::Unreadable { path: path.into(), source };
+        if fs::metadata(path).map_err(unreadable)?.len() > MAX_FILE_BYTES {
+            return Err(ConfigError::TooLarge { path: path.into() });
+        }
+        let text = fs::read_to_string(path).map_err(unreadable)?;
+        let mut file: GatewayFile = toml::from_str(&text)
+            .map_err(|error| ConfigError::Malformed { path: path.into(), detail: error.to_string() })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for relative in [
+            &mut file.edge.certificate,
+            &mut file.edge.certificate_key,
+            &mut file.edge.edge_key,
+            &mut file.hub.hub_key,
+            &mut file.hub.spool,
+            &mut file.settle.settler_key,
+            &mut file.settle.cursor,
+        ]
+        .into_iter()
+        .flatten()
+        {
+            *relative = folder.join(&*relative);
+        }
+        Ok(file)
+    }
+}
+
+/// The value of a flag or variable, else of the file, else the error that names all three.
+pub fn needed<T>(
+    given: Option<T>,
+    from_file: Option<T>,
+    flag: &'static str,
+    variable: &'static str,
+    key: &'static str,
+) -> Result<T, ConfigError> {
+    given.or(from_file).ok_or(ConfigError::Missing { flag, variable, key })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_relative_to_the_file_and_unknown_keys_are_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gateway.toml");
+        fs::write(
+            &path,
+            "[edge]\nlisten = \"127.0.0.1:0\"\nedge_key = \"edge.key\"\n[hub]\nspool = \"/var/spool\"\n",
+        )
+        .unwrap();
+        let file = GatewayFile::load(Some(&path)).unwrap();
+        assert_eq!(file.edge.edge_key, Some(folder.path().join("edge.key")));
+        assert_eq!(file.hub.spool, Some("/var/spool".into()));
+
+        fs::write(&path, "[edge]\nmax_conections = 5\n").unwrap();
+        let error = GatewayFile::load(Some(&path)).unwrap_err().to_string();
+        assert!(error.contains("max_conections"), "{error}");
+        fs::write(&path, vec![b'#'; MAX_FILE_BYTES as usize + 1]).unwrap();
+        assert!(matches!(GatewayFile::load(Some(&path)), Err(ConfigError::TooLarge { .. })));
+        assert!(GatewayFile::load(Some(&folder.path().join("none"))).is_err());
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_a_missing_value_names_its_three_places() {
+        let chosen = needed(Some("flag"), Some("file"), "--hub", "KVASIR_GATEWAY_HUB", "edge.hub").unwrap();
+        assert_eq!(chosen, "flag");
+        assert_eq!(needed(None, Some("file"), "--hub", "KVASIR_GATEWAY_HUB", "edge.hub").unwrap(), "file");
+        let error =
+            needed::<String>(None, None, "--hub", "KVASIR_GATEWAY_HUB", "edge.hub").unwrap_err().to_string();
+        assert!(
+            error.contains("--hub") && error.contains("KVASIR_GATEWAY_HUB") && error.contains("edge.hub")
+        );
+    }
+}

@@ -1,0 +1,216 @@
+//! Who may have a connection: caps on all connections, on those that have shown no ticket yet, and on one address.
+//!
+//! A connection takes an [`Admission`] at accept and gives it back by dropping it. The two caps on connections without a
+//! ticket are hard: what exceeds them is closed before a byte is read, since answering would cost more than it. The other
+//! two are told to the peer after its request head, so a person can see which limit it met.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Caps on connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdmissionLimits {
+    /// All connections, those in handshake included.
+    pub connections: usize,
+    /// Connections that have not shown a ticket yet.
+    pub unauthenticated: usize,
+    /// All connections of one address (an IPv6 address counts by its /64).
+    pub per_address: usize,
+    /// Connections of one address that have not shown a ticket yet.
+    pub unauthenticated_per_address: usize,
+}
+
+impl Default for AdmissionLimits {
+    fn default() -> Self {
+        // Two descriptors a session: 4,000 sessions fit into the 20,000 of a common hard limit with room to spare.
+        AdmissionLimits {
+            connections: 4_000,
+            unauthenticated: 512,
+            per_address: 256,
+            unauthenticated_per_address: 64,
+        }
+    }
+}
+
+/// Which cap a connection met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cap {
+    /// All connections.
+    Connections,
+    /// All connections without a ticket.
+    Unauthenticated,
+    /// Connections of its address.
+    PerAddress,
+    /// Connections without a ticket of its address.
+    UnauthenticatedPerAddress,
+}
+
+/// The counters, shared by the accept loop and every connection.
+#[derive(Debug)]
+pub struct Gate {
+    limits: AdmissionLimits,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    all: Count,
+    by_address: HashMap<IpAddr, Count>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    connections: usize,
+    unauthenticated: usize,
+}
+
+impl Gate {
+    /// A gate with no connections.
+    pub fn new(limits: AdmissionLimits) -> Arc<Self> {
+        Arc::new(Gate { limits, counts: Mutex::default() })
+    }
+
+    /// Takes a place for a connection that has shown nothing yet, or says which hard cap it met.
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Admission, Cap> {
+        let address = counted_address(address);
+        let mut counts = self.lock();
+        let here = counts.by_address.get(&address).copied().unwrap_or_default();
+        if counts.all.unauthenticated >= self.limits.unauthenticated {
+            return Err(Cap::Unauthenticated);
+        }
+        if here.unauthenticated >= self.limits.unauthenticated_per_address {
+            return Err(Cap::UnauthenticatedPerAddress);
+        }
+        let over = if counts.all.connections >= self.limits.connections {
+            Some(Cap::Connections)
+        } else if here.connections >= self.limits.per_address {
+            Some(Cap::PerAddress)
+        } else {
+            None
+        };
+        counts.add(address, true);
+        Ok(Admission { gate: self.clone(), address, unauthenticated: true, over })
+    }
+
+    /// Connections now, and how many of them have shown no ticket yet.
+    pub fn counts(&self) -> (usize, usize) {
+        let all = self.lock().all;
+        (all.connections, all.unauthenticated)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
+        // The counters are whole after every statement that could panic, so a poisoned lock is as good as another.
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn add(&mut self, address: IpAddr, unauthenticated: bool) {
+        for count in [&mut self.all, self.by_address.entry(address).or_default()] {
+            count.connections += 1;
+            count.unauthenticated += usize::from(unauthenticated);
+        }
+    }
+
+    fn remove(&mut self, address: IpAddr, connection: bool, unauthenticated: bool) {
+        if let Some(here) = self.by_address.get_mut(&address) {
+            for count in [&mut self.all, here] {
+                count.connections -= usize::from(connection);
+                count.unauthenticated -= usize::from(unauthenticated);
+            }
+            if self.by_address[&address].connections == 0 {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+}
+
+/// One connection's place; dropping it gives the place back.
+#[derive(Debug)]
+pub struct Admission {
+    gate: Arc<Gate>,
+    address: IpAddr,
+    unauthenticated: bool,
+    over: Option<Cap>,
+}
+
+impl Admission {
+    /// The cap that this connection is beyond and must be told of, if any.
+    pub fn over(&self) -> Option<Cap> {
+        self.over
+    }
+
+    /// The connection has shown a good ticket: it no longer counts as unauthenticated.
+    pub fn authenticated(&mut self) {
+        if std::mem::take(&mut self.unauthenticated) {
+            self.gate.lock().remove(self.address, false, true);
+        }
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.gate.lock().remove(self.address, true, self.unauthenticated);
+    }
+}
+
+/// One subscriber commonly holds a whole IPv6 /64, so the last 64 bits say nothing about who it is.
+fn counted_address(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) & !u128::from(u64::MAX)).into()),
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn every_cap_is_met_and_given_back() {
+        let limits = AdmissionLimits {
+            connections: 4,
+            unauthenticated: 3,
+            per_address: 3,
+            unauthenticated_per_address: 2,
+        };
+        let gate = Gate::new(limits);
+        let mut a = gate.enter(address("10.0.0.1")).unwrap();
+        let b = gate.enter(address("::ffff:10.0.0.1")).unwrap();
+        assert_eq!(gate.enter(address("10.0.0.1")).unwrap_err(), Cap::UnauthenticatedPerAddress);
+        let mut c = gate.enter(address("10.0.0.2")).unwrap();
+        assert_eq!(gate.enter(address("10.0.0.3")).unwrap_err(), Cap::Unauthenticated);
+        a.authenticated();
+        a.authenticated();
+        c.authenticated();
+        assert_eq!(gate.counts(), (3, 1));
+        let mut d = gate.enter(address("10.0.0.1")).unwrap();
+        assert_eq!(d.over(), None);
+        d.authenticated();
+        let e = gate.enter(address("10.0.0.9")).unwrap();
+        assert_eq!(e.over(), Some(Cap::Connections));
+        drop(c);
+        drop(e);
+        let f = gate.enter(address("10.0.0.1")).unwrap();
+        assert_eq!(f.over(), Some(Cap::PerAddress));
+        drop((a, b, d, f));
+        assert_eq!(gate.counts(), (0, 0));
+        assert!(gate.lock().by_address.is_empty());
+    }
+
+    #[test]
+    fn an_ipv6_subscriber_counts_once() {
+        let gate =
+            Gate::new(AdmissionLimits { unauthenticated_per_address: 1, ..AdmissionLimits::default() });
+        let _one = gate.enter(address("2001:db8:1:2::1")).unwrap();
+        assert!(gate.enter(address("2001:db8:1:2:ffff::9")).is_err());
+        assert!(gate.enter(address("2001:db8:1:3::1")).is_ok());
+    }
+}

@@ -1,0 +1,301 @@
+//! The edge: ends TLS, reads one request head, checks the ticket's MAC, and splices the connection to the hub.
+//!
+//! Nothing that has not shown a good ticket reaches the hub, and after the head not a byte is looked at. The edge holds no
+//! signing key and keeps no books; what it knows about a session is how many bytes went by.
+
+mod admission;
+mod certificates;
+mod splice;
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use kvasir_wire::ticket::{EdgeKey, Role};
+use rustls::ServerConfig;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::{Instant, timeout, timeout_at},
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+pub use admission::{Admission, AdmissionLimits, Cap, Gate};
+pub use certificates::{CertificateError, Certificates, RELOAD_INTERVAL};
+pub use splice::{SpliceEnd, SpliceLimits, Spliced, splice};
+
+use crate::{
+    http_head::{HeadError, RequestHead},
+    http_refusal::HttpRefusal,
+    listen::{self, ListenError},
+    stop::Stop,
+    ticket_check,
+};
+
+/// The one path that is served.
+pub const WORKER_PATH: &str = "/v1/worker";
+/// From accept to the hub's first answer.
+pub const UPGRADE_DEADLINE: Duration = Duration::from_secs(10);
+/// How long sessions may go on after a stop was asked for.
+pub const DRAIN_TIME: Duration = Duration::from_secs(30);
+/// How long, and for how many bytes, a refused peer is read on so that it can receive its answer.
+const REFUSED_READ_TIME: Duration = Duration::from_secs(2);
+const REFUSED_READ_BYTES: u64 = 256 * 1024;
+
+/// What an edge needs to know.
+#[derive(Clone, Debug)]
+pub struct EdgeOptions {
+    /// Where to listen for TLS.
+    pub listen: SocketAddr,
+    /// The hub, as `host:port`.
+    pub hub: String,
+    /// The network that tickets must be for.
+    pub network: String,
+    /// Caps on connections.
+    pub admission: AdmissionLimits,
+    /// How long a splice may stand still.
+    pub splice: SpliceLimits,
+    /// From accept to the hub's first answer; [`UPGRADE_DEADLINE`] but in tests.
+    pub upgrade_deadline: Duration,
+    /// How long sessions may go on after a stop was asked for; [`DRAIN_TIME`] but in tests.
+    pub drain_time: Duration,
+}
+
+impl EdgeOptions {
+    /// Options with every limit at its default.
+    pub fn new(listen: SocketAddr, hub: String, network: String) -> Self {
+        EdgeOptions {
+            listen,
+            hub,
+            network,
+            admission: AdmissionLimits::default(),
+            splice: SpliceLimits::default(),
+            upgrade_deadline: UPGRADE_DEADLINE,
+            drain_time: DRAIN_TIME,
+        }
+    }
+}
+
+/// An edge that is bound to its address.
+#[derive(Debug)]
+pub struct Edge {
+    listener: TcpListener,
+    address: SocketAddr,
+    certificates: Arc<Certificates>,
+    shared: Arc<Shared>,
+}
+
+/// What every connection needs.
+struct Shared {
+    options: EdgeOptions,
+    edge_key: EdgeKey,
+    tls: Arc<ServerConfig>,
+    gate: Arc<Gate>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Why an edge cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum EdgeError {
+    /// The address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+}
+
+impl Edge {
+    /// Binds the address; connections are served once [`Edge::run`] is called.
+    pub async fn bind(
+        options: EdgeOptions,
+        edge_key: EdgeKey,
+        certificates: Arc<Certificates>,
+    ) -> Result<Self, EdgeError> {
+        let tls = certificates.server_config()?;
+        let listener = listen::bind(options.listen)?;
+        let address = listen::local_address(&listener)?;
+        let gate = Gate::new(options.admission);
+        Ok(Edge {
+            listener,
+            address,
+            certificates,
+            shared: Arc::new(Shared { options, edge_key, tls, gate }),
+        })
+    }
+
+    /// The address in use, with the port that the system chose if 0 was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until it is stopped, then lets sessions go on for the drain time and ends them.
+    pub async fn run(self, mut stop: Stop) {
+        let Edge { listener, address: _, certificates, shared } = self;
+        let mut connections = JoinSet::new();
+        let watcher = tokio::spawn(certificates.watch());
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.stopped() => break,
+                Some(_) = connections.join_next() => {}
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, peer)) => match shared.gate.enter(peer.ip()) {
+                        Ok(admission) => {
+                            connections.spawn(serve(shared.clone(), stream, peer, admission));
+                        }
+                        Err(cap) => tracing::warn!(%peer, ?cap, "connection closed unread: too many without a ticket"),
+                    },
+                    Err(error) => listen::accept_failed(&error).await,
+                },
+            }
+        }
+        drop(listener);
+        watcher.abort();
+        let (open, _) = shared.gate.counts();
+        tracing::info!(open, seconds = shared.options.drain_time.as_secs(), "stopping: no new connections");
+        let drained =
+            timeout(shared.options.drain_time, async { while connections.join_next().await.is_some() {} });
+        if drained.await.is_err() {
+            tracing::warn!(open = connections.len(), "sessions ended: the drain time is over");
+        }
+    }
+}
+
+/// One connection, from accept to its end.
+async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut admission: Admission) {
+    let started = Instant::now();
+    let deadline = started + shared.options.upgrade_deadline;
+    let (mut client, mut hub) = match timeout_at(deadline, upgrade(&shared, stream, &mut admission)).await {
+        Ok(Ok(joined)) => joined,
+        Ok(Err(failure)) => {
+            tracing::info!(%peer, "not upgraded: {failure}");
+            return;
+        }
+        Err(_) => {
+            let limit = shared.options.upgrade_deadline.as_secs_f32();
+            tracing::info!(%peer, "not upgraded: not done within {limit} s of the accept");
+            return;
+        }
+    };
+    let spliced = splice(&mut client, &mut hub, shared.options.splice).await;
+    let error = match &spliced.end {
+        SpliceEnd::Failed(error) => error.to_string(),
+        _ => String::new(),
+    };
+    tracing::info!(
+        %peer,
+        end = spliced.end.name(),
+        error,
+        to_hub = spliced.forward,
+        from_hub = spliced.backward,
+        seconds = started.elapsed().as_secs(),
+        "session ended"
+    );
+}
+
+/// Why a connection was not upgraded.
+#[derive(Debug, thiserror::Error)]
+enum NotUpgraded {
+    #[error("{0}")]
+    Refused(HttpRefusal),
+    #[error("TLS handshake: {0}")]
+    Tls(io::Error),
+    #[error("{0}")]
+    Head(#[from] HeadError),
+    #[error("the client went away: {0}")]
+    Client(io::Error),
+}
+
+/// TLS, head, ticket, hub: what the one deadline covers. A refusal has been sent when this returns it.
+async fn upgrade(
+    shared: &Shared,
+    stream: TcpStream,
+    admission: &mut Admission,
+) -> Result<(TlsStream<TcpStream>, TcpStream), NotUpgraded> {
+    stream.set_nodelay(true).map_err(NotUpgraded::Client)?;
+    let mut client = TlsAcceptor::from(shared.tls.clone()).accept(stream).await.map_err(NotUpgraded::Tls)?;
+    let joined = match RequestHead::read(&mut client).await {
+        Ok(head) => join_hub(shared, &head, admission).await,
+        Err(HeadError::Refused(refusal)) => Err(refusal),
+        Err(error) => return Err(error.into()),
+    };
+    match joined {
+        Ok((hub, first)) => {
+            client.write_all(&first).await.map_err(NotUpgraded::Client)?;
+            Ok((client, hub))
+        }
+        Err(refusal) => {
+            refuse(&mut client, &refusal).await;
+            Err(NotUpgraded::Refused(refusal))
+        }
+    }
+}
+
+/// Checks the head and connects it to the hub. Answers the hub's connection and its first bytes, which are not looked at:
+/// they are the hub's own answer, upgrade or refusal.
+async fn join_hub(
+    shared: &Shared,
+    head: &RequestHead,
+    admission: &mut Admission,
+) -> Result<(TcpStream, Vec<u8>), HttpRefusal> {
+    head.check_route(&[WORKER_PATH])?;
+    head.check_upgrade()?;
+    check_ticket(shared, head.bearer()?)?;
+    match admission.over() {
+        Some(Cap::PerAddress) => {
+            let limit = shared.options.admission.per_address;
+            return Err(HttpRefusal::too_many(format!("this address has {limit} connections already"), 60));
+        }
+        Some(_) => {
+            let limit = shared.options.admission.connections;
+            return Err(HttpRefusal::unavailable(
+                format!("this edge holds {limit} connections, its limit"),
+                60,
+            ));
+        }
+        None => admission.authenticated(),
+    }
+    let unreachable = |error: io::Error| {
+        tracing::error!(hub = shared.options.hub, "the hub does not answer: {error}");
+        HttpRefusal::unavailable("the hub behind this edge does not answer".into(), 5)
+    };
+    let mut hub = TcpStream::connect(&shared.options.hub).await.map_err(unreachable)?;
+    hub.set_nodelay(true).map_err(unreachable)?;
+    hub.write_all(head.all()).await.map_err(unreachable)?;
+    let mut first = Vec::with_capacity(1024);
+    if hub.read_buf(&mut first).await.map_err(unreachable)? == 0 {
+        return Err(unreachable(io::ErrorKind::UnexpectedEof.into()));
+    }
+    Ok((hub, first))
+}
+
+/// The edge's part of the ticket check: MAC (in constant time), expiry, network, and that it is a worker's. Everything
+/// else, possession of the key included, is the hub's to check.
+fn check_ticket(shared: &Shared, ticket: &str) -> Result<(), HttpRefusal> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    ticket_check::at_edge(ticket, &shared.edge_key, &shared.options.network, now, Role::Worker).map(|_| ())
+}
+
+/// Sends a refusal and reads on for a moment: closing with unread bytes would reset the connection and take the answer
+/// with it.
+async fn refuse(client: &mut TlsStream<TcpStream>, refusal: &HttpRefusal) {
+    let answer = async {
+        client.write_all(&refusal.to_response()).await?;
+        client.shutdown().await?;
+        let mut unread = (&mut *client).take(REFUSED_READ_BYTES);
+        tokio::io::copy(&mut unread, &mut tokio::io::sink()).await
+    };
+    if let Ok(Err(error)) = timeout(REFUSED_READ_TIME, answer).await {
+        tracing::debug!("sending the refusal: {error}");
+    }
+}

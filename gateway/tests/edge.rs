@@ -1,0 +1,328 @@
+//! The edge from outside: a TLS client on one side, a stand-in for the hub on the other.
+
+#![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use kvasir_gateway::{
+    certificate::{self, Names},
+    edge::{AdmissionLimits, Certificates, Edge, EdgeOptions, SpliceLimits},
+    http_head::MAX_HEAD_BYTES,
+    stop::{Stopper, switch},
+};
+use kvasir_wire::{
+    id::WalletDigest,
+    key::SecretKey,
+    ticket::{EdgeKey, Role, Ticket, TicketClaims, TicketLimits},
+};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+const SWITCHED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\n\r\n";
+
+struct Rig {
+    edge: SocketAddr,
+    hub: TcpListener,
+    tls: TlsConnector,
+    stop: Stopper,
+    run: JoinHandle<()>,
+    hub_key: SecretKey,
+    edge_key: EdgeKey,
+    _folder: tempfile::TempDir,
+}
+
+impl Rig {
+    async fn start(change: impl FnOnce(&mut EdgeOptions)) -> Rig {
+        let folder = tempfile::tempdir().unwrap();
+        let names = Names::parse(&["localhost".into()]).unwrap();
+        let files = certificate::make(folder.path(), &names, false).unwrap();
+        let hub = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let hub_address = hub.local_addr().unwrap().to_string();
+        let mut options = EdgeOptions::new(([127, 0, 0, 1], 0).into(), hub_address, "atlas".into());
+        change(&mut options);
+        let edge_key = EdgeKey::from_bytes([4; 32]);
+        let certificates = Certificates::load(&files.certificate, &files.key).unwrap();
+        let edge = Edge::bind(options, edge_key.clone(), certificates).await.unwrap();
+        let address = edge.address();
+        let (stop, stopped) = switch();
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&files.authority).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Rig {
+            edge: address,
+            hub,
+            tls: TlsConnector::from(Arc::new(config)),
+            stop,
+            run: tokio::spawn(edge.run(stopped)),
+            hub_key: SecretKey::from_seed([1; 32]),
+            edge_key,
+            _folder: folder,
+        }
+    }
+
+    async fn dial(&self) -> TlsStream<TcpStream> {
+        let stream = TcpStream::connect(self.edge).await.unwrap();
+        self.tls.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
+    }
+
+    fn ticket(&self, change: impl FnOnce(&mut TicketClaims)) -> String {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let mut claims = TicketClaims {
+            network: "atlas".into(),
+            role: Role::Worker,
+            holder: SecretKey::from_seed([2; 32]).public(),
+            hub: self.hub_key.public(),
+            wallet: Some(WalletDigest([3; 32])),
+            plugins: Vec::new(),
+            publishers: Vec::new(),
+            limits: TicketLimits::default(),
+            issued: now - 1000,
+            expires: now + 1000,
+        };
+        change(&mut claims);
+        Ticket::issue(&claims, &self.hub_key, &self.edge_key).unwrap().to_text()
+    }
+
+    fn good_head(&self) -> String {
+        head(&self.ticket(|_| {}))
+    }
+
+    /// The answer to a head that must not reach the hub.
+    async fn refused(&self, head: &str) -> String {
+        let mut client = self.dial().await;
+        client.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        for part in ["\"code\":", "\"message\":", "\"what_to_do\":"] {
+            assert!(answer.contains(part), "{answer}");
+        }
+        answer
+    }
+
+    async fn nothing_reached_the_hub(self) {
+        self.stop.stop();
+        self.run.await.unwrap();
+        let waiting = tokio::time::timeout(Duration::from_millis(1), self.hub.accept()).await;
+        assert!(waiting.is_err(), "the hub was dialled");
+    }
+}
+
+fn head(ticket: &str) -> String {
+    format!(
+        "GET /v1/worker HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+         Sec-WebSocket-Protocol: kvasir.v1\r\nX-Odd:   spaces  kept \r\nAuthorization: Bearer {ticket}\r\n\r\n"
+    )
+}
+
+async fn read_head(stream: &mut TcpStream) -> Vec<u8> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    head
+}
+
+#[tokio::test]
+async fn a_session_is_spliced_byte_for_byte_with_half_close() {
+    let rig = Rig::start(|_| {}).await;
+    let head = rig.good_head();
+    let mut client = rig.dial().await;
+    client.write_all(head.as_bytes()).await.unwrap();
+    let (mut hub, _) = rig.hub.accept().await.unwrap();
+    assert_eq!(read_head(&mut hub).await, head.as_bytes(), "the head arrives as it was sent");
+    hub.write_all(SWITCHED).await.unwrap();
+    let mut answer = vec![0; SWITCHED.len()];
+    client.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, SWITCHED);
+
+    let bytes = |length: u32, seed: u32| -> Vec<u8> {
+        (0..length).map(|index| (index.wrapping_add(seed).wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+    };
+    let (up, down) = (bytes(1_000_003, 1), bytes(700_001, 2));
+    let (mut client_reader, mut client_writer) = tokio::io::split(client);
+    let (mut hub_reader, mut hub_writer) = hub.into_split();
+    let sent = up.clone();
+    let client_writes = tokio::spawn(async move {
+        client_writer.write_all(&sent).await.unwrap();
+        client_writer.shutdown().await.unwrap();
+    });
+    let mut got_up = Vec::new();
+    hub_reader.read_to_end(&mut got_up).await.unwrap();
+    assert!(got_up == up);
+    client_writes.await.unwrap();
+    // The client has half-closed; the hub's direction goes on.
+    let sent = down.clone();
+    let hub_writes = tokio::spawn(async move {
+        hub_writer.write_all(&sent).await.unwrap();
+        hub_writer.shutdown().await.unwrap();
+    });
+    let mut got_down = Vec::new();
+    client_reader.read_to_end(&mut got_down).await.unwrap();
+    assert!(got_down == down);
+    hub_writes.await.unwrap();
+    rig.stop.stop();
+    rig.run.await.unwrap();
+}
+
+#[tokio::test]
+async fn tickets_that_are_not_good_never_reach_the_hub() {
+    let rig = Rig::start(|_| {}).await;
+    let status = |answer: &str| answer[9..12].to_owned();
+    let forged = {
+        let other = Ticket::from_text(&rig.ticket(|_| {})).unwrap();
+        let mut bytes = other.as_bytes().to_vec();
+        *bytes.last_mut().unwrap() ^= 1;
+        Ticket::from_bytes(&bytes).unwrap().to_text()
+    };
+    let expired = rig.ticket(|claims| claims.expires = claims.issued + 1);
+    let future = rig.ticket(|claims| {
+        claims.issued += 5_000;
+        claims.expires += 5_000;
+    });
+    let elsewhere = rig.ticket(|claims| claims.network = "other".into());
+    let backbone = rig.ticket(|claims| claims.role = Role::Backbone);
+    for (ticket, expected, code) in [
+        (forged.as_str(), "401", "bad_ticket"),
+        (&expired, "401", "ticket_expired"),
+        (&future, "401", "ticket_not_yet_valid"),
+        (&elsewhere, "403", "unknown_network"),
+        (&backbone, "403", "wrong_role"),
+        ("kvasir-ticket-v1.!!!!", "401", "bad_ticket"),
+        ("", "401", "ticket_missing"),
+    ] {
+        let answer = rig.refused(&head(ticket)).await;
+        assert_eq!(status(&answer), expected, "{answer}");
+        assert!(answer.contains(code), "{answer}");
+    }
+    rig.nothing_reached_the_hub().await;
+}
+
+#[tokio::test]
+async fn heads_that_break_a_rule_never_reach_the_hub() {
+    let rig = Rig::start(|_| {}).await;
+    let good = rig.good_head();
+    for (head, expected) in [
+        (good.replace("/v1/worker", "/v1/backbone"), "404"),
+        (good.replace("/v1/worker", "/"), "404"),
+        (good.replace("Upgrade: websocket", "Upgrade: other"), "426"),
+        (good.replace("kvasir.v1", "kvasir.v0"), "426"),
+        (good.replace("GET", "G\u{0}T"), "400"),
+        (good.replace("X-Odd: ", &format!("X-Odd: {}", "a".repeat(MAX_HEAD_BYTES))), "431"),
+    ] {
+        let answer = rig.refused(&head).await;
+        assert_eq!(&answer[9..12], expected, "{answer}");
+    }
+    rig.nothing_reached_the_hub().await;
+}
+
+#[tokio::test]
+async fn a_head_that_never_ends_and_a_silent_connection_are_cut_off() {
+    let rig = Rig::start(|options| options.upgrade_deadline = Duration::from_millis(300)).await;
+    let mut client = rig.dial().await;
+    client.write_all(b"GET /v1/worker HTTP/1.1\r\nHost: slow").await.unwrap();
+    let mut answer = Vec::new();
+    // The edge closes; whether by an end or by a reset is its business.
+    let _ = client.read_to_end(&mut answer).await;
+    assert!(answer.is_empty());
+    let mut silent = TcpStream::connect(rig.edge).await.unwrap();
+    let _ = silent.read_to_end(&mut answer).await;
+    assert!(answer.is_empty());
+    rig.nothing_reached_the_hub().await;
+}
+
+#[tokio::test]
+async fn what_is_not_tls_is_closed() {
+    let rig = Rig::start(|_| {}).await;
+    let mut client = TcpStream::connect(rig.edge).await.unwrap();
+    client.write_all(rig.good_head().as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = client.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP"), "no HTTP without TLS");
+    rig.nothing_reached_the_hub().await;
+}
+
+#[tokio::test]
+async fn a_hub_that_does_not_answer_is_a_503_with_a_time() {
+    let rig = Rig::start(|options| options.hub = "127.0.0.1:1".into()).await;
+    let answer = rig.refused(&rig.good_head()).await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("Retry-After: "), "{answer}");
+}
+
+#[tokio::test]
+async fn an_address_with_too_many_sessions_is_told() {
+    let rig = Rig::start(|options| {
+        options.admission = AdmissionLimits { per_address: 1, ..AdmissionLimits::default() };
+    })
+    .await;
+    let head = rig.good_head();
+    let mut first = rig.dial().await;
+    first.write_all(head.as_bytes()).await.unwrap();
+    let (mut hub, _) = rig.hub.accept().await.unwrap();
+    read_head(&mut hub).await;
+    hub.write_all(SWITCHED).await.unwrap();
+    let answer = rig.refused(&head).await;
+    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+    assert!(answer.contains("Retry-After: "), "{answer}");
+    // A free place is given again.
+    drop((first, hub));
+    let mut again = loop {
+        let mut client = rig.dial().await;
+        client.write_all(head.as_bytes()).await.unwrap();
+        tokio::select! {
+            accepted = rig.hub.accept() => break accepted.unwrap().0,
+            _ = client.read_u8() => {}
+        }
+    };
+    assert_eq!(read_head(&mut again).await, head.as_bytes());
+}
+
+#[tokio::test]
+async fn connections_without_a_ticket_beyond_the_cap_are_closed_unread() {
+    let rig = Rig::start(|options| {
+        options.admission = AdmissionLimits { unauthenticated: 1, ..AdmissionLimits::default() };
+    })
+    .await;
+    let idle = TcpStream::connect(rig.edge).await.unwrap();
+    let mut second = TcpStream::connect(rig.edge).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = second.read_to_end(&mut answer).await;
+    assert!(answer.is_empty());
+    drop(idle);
+}
+
+#[tokio::test]
+async fn a_stop_ends_sessions_after_the_drain_time() {
+    let rig = Rig::start(|options| {
+        options.drain_time = Duration::from_millis(50);
+        options.splice = SpliceLimits::default();
+    })
+    .await;
+    let mut client = rig.dial().await;
+    client.write_all(rig.good_head().as_bytes()).await.unwrap();
+    let (mut hub, _) = rig.hub.accept().await.unwrap();
+    read_head(&mut hub).await;
+    hub.write_all(SWITCHED).await.unwrap();
+    rig.stop.stop();
+    rig.run.await.unwrap();
+    let mut rest = Vec::new();
+    assert!(matches!(hub.read_to_end(&mut rest).await, Ok(0) | Err(_)), "the hub's side ends too");
+    assert!(TcpStream::connect(rig.edge).await.is_err(), "nobody listens any more");
+}
