@@ -254,8 +254,8 @@ impl Ticket {
     pub fn from_bytes(bytes: &[u8]) -> Result<Ticket, TicketError> {
         within("ticket", bytes.len() as u64, MAX_TICKET_BYTES as u64)?;
         let payload =
-            bytes.len().checked_sub(SIGNATURE_BYTES + MAC_BYTES).map(|length| &bytes[..length]).ok_or(
-                DecodeError::Truncated {
+            bytes.len().checked_sub(SIGNATURE_BYTES + MAC_BYTES).map(|length| &bytes[..length]).ok_or_else(
+                || DecodeError::Truncated {
                     field: "ticket",
                     missing: SIGNATURE_BYTES + MAC_BYTES - bytes.len(),
                 },
