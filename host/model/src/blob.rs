@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use kvasir_numerics::{Format, Matrix, RowFormat, WeightsError};
+use kvasir_numerics::{Format, Matrix, MatrixError, RowFormat, WeightsError};
 use sha2::{Digest, Sha256};
 
 use crate::identity::ExpertDigest;
@@ -135,12 +135,17 @@ pub enum BlobError {
 impl ExpertTensors {
     /// The expert's blob. Reads its three byte ranges.
     pub fn blob(&self) -> Vec<u8> {
-        let mut blob = Vec::with_capacity(self.stored_bytes() + 3 * MATRIX_HEADER_BYTES);
+        let mut blob = Vec::with_capacity(self.blob_bytes());
         for tensor in [&self.gate, &self.up, &self.down] {
             blob.extend_from_slice(&matrix_header(tensor));
             blob.extend_from_slice(tensor.bytes());
         }
         blob
+    }
+
+    /// Length of the expert's blob in bytes. Reads no weight.
+    pub fn blob_bytes(&self) -> usize {
+        self.stored_bytes() + 3 * MATRIX_HEADER_BYTES
     }
 
     /// The expert's digest. Reads its three byte ranges, copies none.
@@ -151,6 +156,15 @@ impl ExpertTensors {
             hash.update(tensor.bytes());
         }
         ExpertDigest(hash.finalize().into())
+    }
+}
+
+impl BlobMatrix {
+    /// The same as a matrix for products. `blob` must be the one that was parsed: another of the same length gives
+    /// other numbers, a shorter one an error.
+    pub fn matrix<'a>(&self, blob: &'a [u8]) -> Result<Matrix<'a>, MatrixError> {
+        let bytes = blob.get(self.range.clone()).unwrap_or_default();
+        Matrix::new(self.format, self.rows as usize, self.columns as usize, bytes)
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use kvasir_numerics::{Format, dequantise_row};
 
 use crate::error::{ModelError, Place};
+use crate::limits;
 use crate::mapping::MappedFile;
 use crate::tensor::{Stack, Tensor};
 
@@ -63,11 +64,6 @@ impl Directory {
         self.entries.insert(name.to_owned(), entry).is_none()
     }
 
-    /// Number of entries left.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// Whether a tensor of this name is left.
     pub(crate) fn contains(&self, name: &str) -> bool {
         self.entries.contains_key(name)
@@ -76,11 +72,6 @@ impl Directory {
     /// Whether the name of any tensor left starts so.
     pub(crate) fn any_starts_with(&self, prefix: &str) -> bool {
         self.entries.range(prefix.to_owned()..).next().is_some_and(|(name, _)| name.starts_with(prefix))
-    }
-
-    /// The shape of a tensor that is left.
-    pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.entries.get(name).map(|entry| entry.shape.as_slice())
     }
 
     /// Take a tensor out.
@@ -105,6 +96,15 @@ impl Directory {
 impl Entry {
     /// The same with a format that has arithmetic.
     fn stored(self, name: &str) -> Result<StoredTensor, ModelError> {
+        if self.shape.len() > limits::MAX_RANK as usize {
+            let (value, limit) = (self.shape.len() as u64, u64::from(limits::MAX_RANK));
+            return Err(ModelError::OverLimit {
+                at: self.place(name),
+                what: "number of dimensions",
+                value,
+                limit,
+            });
+        }
         match &self.format {
             EntryFormat::Known(format) => Ok(StoredTensor {
                 format: *format,

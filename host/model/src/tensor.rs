@@ -230,11 +230,6 @@ impl Stack {
         Stack { start: self.start + self.stride / self.rows * rows.start, rows: rows.len(), ..self.clone() }
     }
 
-    /// The format of every matrix.
-    pub(crate) fn format(&self) -> Format {
-        self.format
-    }
-
     /// Matrix number `index`, counted from 0 and below the count.
     pub(crate) fn matrix(&self, index: usize) -> Result<Tensor, ModelError> {
         let start = self.start + self.stride * index;
@@ -242,11 +237,6 @@ impl Stack {
             self.format.row_bytes(self.columns).and_then(|row| row.checked_mul(self.rows)).unwrap_or(0);
         let range = start..start + bytes;
         Tensor::new(self.file.clone(), self.name.clone(), self.format, self.rows, self.columns, range)
-    }
-
-    /// Bytes of one matrix.
-    pub(crate) fn matrix_bytes(&self) -> Result<usize, ModelError> {
-        Ok(self.matrix(0)?.range.len())
     }
 
     /// Number of matrices.

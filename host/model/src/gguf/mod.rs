@@ -47,6 +47,9 @@ pub(crate) fn open(path: &Path) -> Result<Parts, ModelError> {
     let tokenizer = Tokenizer::new(vocabulary.parts)
         .map_err(|source| ModelError::Tokenizer { file: path.to_owned(), source })?;
     config.end_of_text = vocabulary.end_of_text;
+    config.end_of_text.extend(tokenizer.end_tokens());
+    config.end_of_text.sort();
+    config.end_of_text.dedup();
     let chat_template = match keys.optional_string("tokenizer.chat_template")? {
         Some(source) => Some(
             ChatTemplate::new(source.to_owned(), vocabulary.named)

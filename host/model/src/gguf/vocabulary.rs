@@ -10,7 +10,7 @@ use crate::tokenizer::{AddedToken, Parts, TokenizerError, split_merge};
 /// What the keys say about the vocabulary.
 pub(super) struct Vocabulary {
     pub(super) parts: Parts,
-    /// Ascending.
+    /// Tokens that the keys say end a text.
     pub(super) end_of_text: Vec<TokenId>,
     /// Texts of the special tokens that chat templates may name: `bos_token`, `eos_token`, `pad_token`.
     pub(super) named: BTreeMap<String, String>,
@@ -23,10 +23,6 @@ const CONTROL: i128 = 3;
 const USER_DEFINED: i128 = 4;
 const UNUSED: i128 = 5;
 const BYTE: i128 = 6;
-
-/// Special tokens that end a text even where the file names another one: a turn ends with the first, a document with
-/// the second, and files name only one of them.
-pub(crate) const END_TEXTS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 
 /// Read the vocabulary.
 pub(super) fn read(keys: &Keys<'_>) -> Result<Vocabulary, ModelError> {
@@ -55,7 +51,6 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Vocabulary, ModelError> {
     }
     let mut tokens = Vec::with_capacity(texts.len());
     let mut added = Vec::new();
-    let mut special = Vec::new();
     for (id, (text, kind)) in (0u32..).zip(texts.iter().zip(&types)) {
         let add = |special| AddedToken {
             id,
@@ -67,10 +62,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Vocabulary, ModelError> {
         };
         match *kind {
             NORMAL | UNKNOWN | BYTE => {}
-            CONTROL => {
-                added.push(add(true));
-                special.push((*text, TokenId(id)));
-            }
+            CONTROL => added.push(add(true)),
             USER_DEFINED => added.push(add(false)),
             UNUSED => {
                 tokens.push(None);
@@ -87,8 +79,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Vocabulary, ModelError> {
         .collect::<Result<_, _>>()
         .map_err(fault)?;
 
-    let mut end_of_text: Vec<TokenId> =
-        special.iter().filter(|(text, _)| END_TEXTS.contains(text)).map(|(_, id)| *id).collect();
+    let mut end_of_text = Vec::new();
     let mut named = BTreeMap::new();
     for (key, name, ends) in [
         ("tokenizer.ggml.eos_token_id", Some("eos_token"), true),
@@ -108,7 +99,5 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Vocabulary, ModelError> {
             end_of_text.push(TokenId(id as u32));
         }
     }
-    end_of_text.sort();
-    end_of_text.dedup();
     Ok(Vocabulary { parts: Parts { tokens, added, merges, compose: false }, end_of_text, named })
 }

@@ -39,6 +39,10 @@ pub enum SpecialText {
     Hidden,
 }
 
+/// Special tokens that end a text even where a file names another one: a turn ends with the first, a document with
+/// the second, and files name only one of them.
+const END_TEXTS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
+
 impl Tokenizer {
     /// Tokens of `text`, none added. Special tokens spelt in the text become those tokens.
     ///
@@ -88,6 +92,11 @@ impl Tokenizer {
     /// Whether `token` is a special (control) token.
     pub fn is_special(&self, token: TokenId) -> bool {
         self.tokens.get(token.0 as usize).is_some_and(|token| token.special)
+    }
+
+    /// Special tokens that end a text by their name.
+    pub(crate) fn end_tokens(&self) -> impl Iterator<Item = TokenId> {
+        END_TEXTS.iter().filter_map(|text| self.token(text)).filter(|token| self.is_special(*token))
     }
 
     /// The bytes of a token; `None` outside the vocabulary.
