@@ -1,1 +1,319 @@
-//! A lane: the instances that hold one share of the experts.
+//! A lane: the kernel instances that hold one share of the experts, used by one thread at a time.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kvasir_model::{ExpertIndex, LayerIndex};
+use kvasir_numerics::{Matrix, RowFormat, Swiglu};
+use kvasir_sandbox::{
+    CompiledKernel, ExpertHandle, ExpertShape, KernelInstance, KernelLimits, MatrixShape, SandboxError,
+    WeightFormat,
+};
+
+use crate::error::RunnerError;
+use crate::request::ExpertRows;
+use crate::runner::ExpertSource;
+
+/// Share of an instance's memory that is kept free of experts for rows, scratch and the allocator: a quarter, but no
+/// more than this many bytes.
+const MAX_RESERVE_BYTES: u64 = 128 << 20;
+
+/// What all lanes of a runner share.
+pub(crate) struct Shared {
+    pub kernel: CompiledKernel,
+    pub limits: KernelLimits,
+    /// Most expert bytes in all lanes.
+    pub held_limit: u64,
+    /// Most expert bytes that one lane may hold by reading from a source.
+    pub lane_limit: u64,
+    /// Expert bytes in all lanes now.
+    pub held_bytes: AtomicU64,
+    /// Instances lost to a trap so far.
+    pub failures: AtomicU64,
+}
+
+/// The rows of a call, checked: whole rows of `hidden` values.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub layer: LayerIndex,
+    pub format: RowFormat,
+    pub bytes: &'a [u8],
+    pub row_bytes: usize,
+    pub hidden: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct Lane {
+    instances: Vec<Option<Room>>,
+    experts: HashMap<(u16, u16), Held>,
+    bytes: u64,
+    clock: u64,
+    gathered: Vec<u8>,
+}
+
+/// An instance and how many expert bytes it holds.
+struct Room {
+    instance: KernelInstance,
+    bytes: u64,
+}
+
+struct Held {
+    room: usize,
+    handle: ExpertHandle,
+    bytes: u64,
+    hidden: usize,
+    row_format: RowFormat,
+    used: u64,
+}
+
+impl Lane {
+    pub fn holds(&self, layer: LayerIndex, expert: ExpertIndex) -> bool {
+        self.experts.contains_key(&(layer.0, expert.0))
+    }
+
+    /// Computes the rows of one request into `out` (its rows x hidden), reading the expert from `source` if need be.
+    pub fn evaluate(
+        &mut self,
+        shared: &Shared,
+        source: Option<&dyn ExpertSource>,
+        rows: Rows<'_>,
+        request: &ExpertRows,
+        out: &mut [f32],
+    ) -> Result<(), RunnerError> {
+        let (layer, expert) = (rows.layer, request.expert);
+        if !self.holds(layer, expert) {
+            let source = source.ok_or(RunnerError::NotHeld { layer, expert })?;
+            self.read(shared, source, layer, expert)?;
+        }
+        self.clock += 1;
+        let clock = self.clock;
+        let held =
+            self.experts.get_mut(&(layer.0, expert.0)).ok_or(RunnerError::NotHeld { layer, expert })?;
+        held.used = clock;
+        if held.row_format != rows.format {
+            let (found, expected) = (rows.format, held.row_format);
+            return Err(RunnerError::WrongRowFormat { layer, expert, found, expected });
+        }
+        if held.hidden != rows.hidden {
+            let (found, expected) = (rows.hidden, held.hidden);
+            return Err(RunnerError::WrongHidden { layer, expert, found, expected });
+        }
+        let Some(room) = self.instances[held.room].as_mut() else {
+            return Err(RunnerError::NotHeld { layer, expert });
+        };
+        let at_once = shared.kernel.request().rows_per_call.max(1) as usize;
+        for (rows_now, out) in request.rows.chunks(at_once).zip(out.chunks_mut(at_once * rows.hidden)) {
+            let bytes = select(rows, rows_now, &mut self.gathered);
+            match room.instance.forward(&held.handle, bytes, rows_now.len() as u32) {
+                Ok(values) => out.copy_from_slice(&values),
+                Err(source) => {
+                    let lost = room.instance.is_poisoned().then_some(held.room);
+                    return Err(self.failed(shared, lost, layer, expert, source));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads an expert that the caller places; never makes room.
+    pub fn load(
+        &mut self,
+        shared: &Shared,
+        layer: LayerIndex,
+        expert: ExpertIndex,
+        weights: &Swiglu<'_>,
+    ) -> Result<(), RunnerError> {
+        if self.holds(layer, expert) {
+            return Err(RunnerError::AlreadyHeld { layer, expert });
+        }
+        let bytes = stored_bytes(weights);
+        let before = shared.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > shared.held_limit {
+            shared.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(RunnerError::NoRoom { layer, expert, bytes, held: before, limit: shared.held_limit });
+        }
+        let placed = self.place(shared, layer, expert, weights);
+        if placed.is_err() {
+            shared.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        placed
+    }
+
+    pub fn unload(&mut self, shared: &Shared, layer: LayerIndex, expert: ExpertIndex) {
+        let Some(held) = self.experts.remove(&(layer.0, expert.0)) else { return };
+        self.bytes -= held.bytes;
+        shared.held_bytes.fetch_sub(held.bytes, Ordering::Relaxed);
+        let Some(room) = self.instances[held.room].as_mut() else { return };
+        room.bytes -= held.bytes;
+        if let Err(source) = room.instance.unload(held.handle) {
+            self.failed(shared, Some(held.room), layer, expert, source);
+        }
+    }
+
+    /// Forgets everything: after a panic nothing here is known to be whole.
+    pub fn reset(&mut self, shared: &Shared) {
+        shared.held_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        *self = Lane::default();
+    }
+
+    /// Reads an expert from its source; the experts unused for longest make room for it.
+    fn read(
+        &mut self,
+        shared: &Shared,
+        source: &dyn ExpertSource,
+        layer: LayerIndex,
+        expert: ExpertIndex,
+    ) -> Result<(), RunnerError> {
+        let mut placed = Ok(());
+        let mut take = |weights: &Swiglu<'_>| {
+            let bytes = stored_bytes(weights);
+            while self.bytes.saturating_add(bytes) > shared.lane_limit {
+                let oldest = self.experts.iter().min_by_key(|(_, held)| held.used).map(|(&key, _)| key);
+                let Some((old_layer, old_expert)) = oldest else {
+                    let (held, limit) = (0, shared.lane_limit);
+                    placed = Err(RunnerError::NoRoom { layer, expert, bytes, held, limit });
+                    return;
+                };
+                self.unload(shared, LayerIndex(old_layer), ExpertIndex(old_expert));
+            }
+            placed = self.place(shared, layer, expert, weights);
+            if placed.is_ok() {
+                shared.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+        };
+        let read = source.expert(layer, expert, &mut take);
+        read.map_err(|source| RunnerError::Source { layer, expert, source })?;
+        placed
+    }
+
+    /// Copies an expert into the first instance with room, or into a new one.
+    fn place(
+        &mut self,
+        shared: &Shared,
+        layer: LayerIndex,
+        expert: ExpertIndex,
+        weights: &Swiglu<'_>,
+    ) -> Result<(), RunnerError> {
+        let shape = shape(weights).ok_or_else(|| RunnerError::Malformed {
+            layer,
+            what: format!("expert {} is in a format that the kernel contract cannot name", expert.0),
+        })?;
+        let bytes = stored_bytes(weights);
+        let memory = shared.limits.grant(&shared.kernel.request()).memory_bytes;
+        let budget = memory - (memory / 4).min(MAX_RESERVE_BYTES);
+        let fits = |room: &Option<Room>| {
+            room.as_ref().is_some_and(|room| room.bytes.saturating_add(bytes) <= budget)
+        };
+        let index = match self.instances.iter().position(fits) {
+            Some(index) => index,
+            None => {
+                let instance = shared
+                    .kernel
+                    .instantiate(shared.limits)
+                    .map_err(|source| RunnerError::Kernel { layer, expert, source })?;
+                let fresh = Some(Room { instance, bytes: 0 });
+                match self.instances.iter().position(Option::is_none) {
+                    Some(index) => {
+                        self.instances[index] = fresh;
+                        index
+                    }
+                    None => {
+                        self.instances.push(fresh);
+                        self.instances.len() - 1
+                    }
+                }
+            }
+        };
+        let Some(room) = self.instances[index].as_mut() else {
+            return Err(RunnerError::NotHeld { layer, expert });
+        };
+        let (gate, up, down) = (weights.gate(), weights.up(), weights.down());
+        match room.instance.load(shape, gate.bytes(), up.bytes(), down.bytes()) {
+            Ok(handle) => {
+                room.bytes += bytes;
+                self.bytes += bytes;
+                let held = Held {
+                    room: index,
+                    handle,
+                    bytes,
+                    hidden: gate.columns(),
+                    row_format: gate.row_format(),
+                    used: self.clock,
+                };
+                self.experts.insert((layer.0, expert.0), held);
+                Ok(())
+            }
+            Err(source) => {
+                let lost = room.instance.is_poisoned().then_some(index);
+                Err(self.failed(shared, lost, layer, expert, source))
+            }
+        }
+    }
+
+    /// Ends the instance `lost`, if one failed, and forgets its experts; they are loaded again when asked for.
+    fn failed(
+        &mut self,
+        shared: &Shared,
+        lost: Option<usize>,
+        layer: LayerIndex,
+        expert: ExpertIndex,
+        source: SandboxError,
+    ) -> RunnerError {
+        if let Some(lost) = lost {
+            self.instances[lost] = None;
+            let before = self.experts.len();
+            let mut freed = 0;
+            self.experts.retain(|_, held| {
+                let stays = held.room != lost;
+                freed += if stays { 0 } else { held.bytes };
+                stays
+            });
+            self.bytes -= freed;
+            shared.held_bytes.fetch_sub(freed, Ordering::Relaxed);
+            shared.failures.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(
+                layer = layer.0,
+                expert = expert.0,
+                experts_lost = before - self.experts.len(),
+                error = %source,
+                "a kernel instance failed and was ended"
+            );
+        }
+        RunnerError::Kernel { layer, expert, source }
+    }
+}
+
+/// The chosen rows back to back: a part of the call's own bytes where they stand in order, else gathered.
+fn select<'a>(rows: Rows<'a>, chosen: &[u32], gathered: &'a mut Vec<u8>) -> &'a [u8] {
+    let at = |row: u32| &rows.bytes[row as usize * rows.row_bytes..][..rows.row_bytes];
+    let in_order = chosen.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]));
+    match chosen.first() {
+        Some(&first) if in_order => {
+            &rows.bytes[first as usize * rows.row_bytes..][..chosen.len() * rows.row_bytes]
+        }
+        _ => {
+            gathered.clear();
+            chosen.iter().for_each(|&row| gathered.extend_from_slice(at(row)));
+            gathered
+        }
+    }
+}
+
+fn stored_bytes(weights: &Swiglu<'_>) -> u64 {
+    [weights.gate(), weights.up(), weights.down()].iter().map(|matrix| matrix.bytes().len() as u64).sum()
+}
+
+fn shape(weights: &Swiglu<'_>) -> Option<ExpertShape> {
+    let matrix = |matrix: Matrix<'_>| {
+        Some(MatrixShape {
+            format: WeightFormat::from_gguf(matrix.format().number())?,
+            rows: u32::try_from(matrix.rows()).ok()?,
+            columns: u32::try_from(matrix.columns()).ok()?,
+        })
+    };
+    Some(ExpertShape {
+        gate: matrix(weights.gate())?,
+        up: matrix(weights.up())?,
+        down: matrix(weights.down())?,
+    })
+}

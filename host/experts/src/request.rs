@@ -61,7 +61,9 @@ pub fn combine(count: usize, hidden: usize, requests: &[ExpertRows], each_rows: 
     let isa = InstructionSet::detect();
     let mut sums = vec![0.0f32; count * hidden];
     for (request, part) in parts {
-        for ((&row, &weight), values) in request.rows.iter().zip(&request.weights).zip(part.chunks_exact(hidden)) {
+        for ((&row, &weight), values) in
+            request.rows.iter().zip(&request.weights).zip(part.chunks_exact(hidden))
+        {
             let sum = &mut sums[row as usize * hidden..][..hidden];
             scale_add(isa, sum, weight, values);
         }

@@ -2,14 +2,19 @@
 
 use std::error::Error;
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use kvasir_model::{ExpertIndex, LayerIndex};
 use kvasir_numerics::{RowFormat, Swiglu};
 use kvasir_plugin::{PluginDigest, VerifiedPlugin};
-use kvasir_sandbox::{CompiledKernel, KernelLimits};
+use kvasir_sandbox::{CompiledKernel, Engine, KernelLimits};
+use rayon::prelude::*;
 
+use crate::conformance::prove;
 use crate::error::RunnerError;
-use crate::request::ExpertRows;
+use crate::lane::{Lane, Rows, Shared};
+use crate::request::{ExpertRows, combine};
 
 /// Whatever kept a source from giving an expert.
 pub type SourceError = Box<dyn Error + Send + Sync>;
@@ -39,7 +44,8 @@ pub struct RunnerOptions {
 
 /// Experts in kernels. Used from many threads at once.
 pub struct ExpertRunner {
-    kernel: CompiledKernel,
+    shared: Shared,
+    lanes: Vec<Mutex<Lane>>,
 }
 
 impl Default for RunnerOptions {
@@ -57,42 +63,60 @@ impl Default for RunnerOptions {
 impl ExpertRunner {
     /// Compiles `plugin` in the process's shared engine and proves it on its golden vectors before it may answer anything.
     pub fn new(plugin: &VerifiedPlugin, options: RunnerOptions) -> Result<Self, RunnerError> {
-        let _ = (plugin, options);
-        todo!()
+        let kernel = CompiledKernel::compile(&Engine::shared()?, plugin)?;
+        prove(plugin, &kernel)?;
+        Ok(ExpertRunner::from_kernel(kernel, options))
     }
 
     /// A runner of a kernel that the caller has compiled, without proving it on golden vectors.
-    pub fn from_kernel(kernel: CompiledKernel, options: RunnerOptions) -> Result<Self, RunnerError> {
-        let _ = options;
-        Ok(ExpertRunner { kernel })
+    pub fn from_kernel(kernel: CompiledKernel, options: RunnerOptions) -> Self {
+        let held_limit = options.held_bytes.unwrap_or(u64::MAX);
+        let shared = Shared {
+            kernel,
+            limits: options.limits,
+            held_limit,
+            lane_limit: held_limit / options.instances.get() as u64,
+            held_bytes: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        };
+        let lanes = (0..options.instances.get()).map(|_| Mutex::new(Lane::default())).collect();
+        ExpertRunner { shared, lanes }
     }
 
     /// The plugin that computes.
     pub fn plugin(&self) -> PluginDigest {
-        self.kernel.plugin()
+        self.shared.kernel.plugin()
     }
 
     /// Loads an expert. Loading it twice is an error, as is exceeding `held_bytes`.
-    pub fn load(&self, layer: LayerIndex, expert: ExpertIndex, weights: &Swiglu<'_>) -> Result<(), RunnerError> {
-        let _ = (layer, expert, weights);
-        todo!()
+    pub fn load(
+        &self,
+        layer: LayerIndex,
+        expert: ExpertIndex,
+        weights: &Swiglu<'_>,
+    ) -> Result<(), RunnerError> {
+        self.lane(expert).load(&self.shared, layer, expert, weights)
     }
 
     /// Frees an expert; an expert that is not held is ignored.
     pub fn unload(&self, layer: LayerIndex, expert: ExpertIndex) {
-        let _ = (layer, expert);
-        todo!()
+        self.lane(expert).unload(&self.shared, layer, expert);
     }
 
     /// Whether an expert is held now. An expert is lost when the instance that holds it fails.
     pub fn holds(&self, layer: LayerIndex, expert: ExpertIndex) -> bool {
-        let _ = (layer, expert);
-        todo!()
+        self.lane(expert).holds(layer, expert)
     }
 
     /// Bytes of the experts held.
     pub fn held_bytes(&self) -> u64 {
-        todo!()
+        self.shared.held_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Instances that failed and were replaced since the runner was made. Whoever runs plugins of strangers stops using
+    /// one that keeps failing.
+    pub fn failures(&self) -> u64 {
+        self.shared.failures.load(Ordering::Relaxed)
     }
 
     /// Evaluates held experts. `rows` are quantised rows of `hidden` values, back to back in `row_format`. Returns, for
@@ -106,8 +130,7 @@ impl ExpertRunner {
         hidden: usize,
         requests: &[ExpertRows],
     ) -> Result<Vec<f32>, RunnerError> {
-        let _ = (layer, row_format, rows, hidden, requests);
-        todo!()
+        self.evaluate(None, check_rows(layer, row_format, rows, hidden)?, requests)
     }
 
     /// As [`ExpertRunner::each`], but experts that are not held are read from `source` first; if `held_bytes` would be
@@ -121,8 +144,7 @@ impl ExpertRunner {
         hidden: usize,
         requests: &[ExpertRows],
     ) -> Result<Vec<f32>, RunnerError> {
-        let _ = (source, layer, row_format, rows, hidden, requests);
-        todo!()
+        self.evaluate(Some(source), check_rows(layer, row_format, rows, hidden)?, requests)
     }
 
     /// Evaluates held experts and sums them by the weights of the requests: [`crate::combine`] of
@@ -135,7 +157,126 @@ impl ExpertRunner {
         hidden: usize,
         requests: &[ExpertRows],
     ) -> Result<Vec<f32>, RunnerError> {
-        let _ = (layer, row_format, rows, hidden, requests);
-        todo!()
+        self.sum_checked(None, check_rows(layer, row_format, rows, hidden)?, requests)
     }
+
+    /// As [`ExpertRunner::sum`], with a source as in [`ExpertRunner::each_from`].
+    pub fn sum_from(
+        &self,
+        source: &dyn ExpertSource,
+        layer: LayerIndex,
+        row_format: RowFormat,
+        rows: &[u8],
+        hidden: usize,
+        requests: &[ExpertRows],
+    ) -> Result<Vec<f32>, RunnerError> {
+        self.sum_checked(Some(source), check_rows(layer, row_format, rows, hidden)?, requests)
+    }
+
+    fn sum_checked(
+        &self,
+        source: Option<&dyn ExpertSource>,
+        rows: Rows<'_>,
+        requests: &[ExpertRows],
+    ) -> Result<Vec<f32>, RunnerError> {
+        check_weights(rows.layer, requests)?;
+        let each = self.evaluate(source, rows, requests)?;
+        Ok(combine(rows.bytes.len() / rows.row_bytes, rows.hidden, requests, &each))
+    }
+
+    fn evaluate(
+        &self,
+        source: Option<&dyn ExpertSource>,
+        rows: Rows<'_>,
+        requests: &[ExpertRows],
+    ) -> Result<Vec<f32>, RunnerError> {
+        let count = rows.bytes.len() / rows.row_bytes;
+        let mut values_in_all = 0usize;
+        for request in requests {
+            if let Some(row) = request.rows.iter().find(|&&row| row as usize >= count) {
+                let what = format!("expert {} is asked for row {row} of {count}", request.expert.0);
+                return Err(RunnerError::Malformed { layer: rows.layer, what });
+            }
+            values_in_all += request.rows.len() * rows.hidden;
+        }
+        let mut out = vec![0.0; values_in_all];
+        let mut work: Vec<Vec<(&ExpertRows, &mut [f32])>> = self.lanes.iter().map(|_| Vec::new()).collect();
+        let mut rest = out.as_mut_slice();
+        for request in requests {
+            let (mine, others) = rest.split_at_mut(request.rows.len() * rows.hidden);
+            rest = others;
+            if !mine.is_empty() {
+                work[self.lane_number(request.expert)].push((request, mine));
+            }
+        }
+        work.retain(|jobs| !jobs.is_empty());
+        let run = |jobs: Vec<(&ExpertRows, &mut [f32])>| {
+            let Some((first, _)) = jobs.first() else { return Ok(()) };
+            // Nothing below waits for another rayon task, so a lane that is held never waits for itself.
+            let mut lane = self.lane(first.expert);
+            jobs.into_iter()
+                .try_for_each(|(request, out)| lane.evaluate(&self.shared, source, rows, request, out))
+        };
+        if work.len() == 1 {
+            work.into_iter().try_for_each(run)?;
+        } else {
+            work.into_par_iter().with_max_len(1).try_for_each(run)?;
+        }
+        Ok(out)
+    }
+
+    fn lane_number(&self, expert: ExpertIndex) -> usize {
+        usize::from(expert.0) % self.lanes.len()
+    }
+
+    fn lane(&self, expert: ExpertIndex) -> MutexGuard<'_, Lane> {
+        let lane = &self.lanes[self.lane_number(expert)];
+        lane.lock().unwrap_or_else(|panicked| {
+            let mut guard = panicked.into_inner();
+            guard.reset(&self.shared);
+            lane.clear_poison();
+            guard
+        })
+    }
+}
+
+fn check_rows(
+    layer: LayerIndex,
+    format: RowFormat,
+    bytes: &[u8],
+    hidden: usize,
+) -> Result<Rows<'_>, RunnerError> {
+    let malformed = |what| RunnerError::Malformed { layer, what };
+    let row_bytes = format
+        .row_bytes(hidden)
+        .filter(|&row_bytes| row_bytes > 0)
+        .ok_or_else(|| malformed(format!("rows of {hidden} values are not whole blocks of {format:?}")))?;
+    if bytes.len() % row_bytes != 0 {
+        return Err(malformed(format!("{} bytes are not whole rows of {row_bytes} bytes", bytes.len())));
+    }
+    Ok(Rows { layer, format, bytes, row_bytes, hidden })
+}
+
+/// What a sum needs beside what an evaluation needs: a weight for each row, each expert once.
+fn check_weights(layer: LayerIndex, requests: &[ExpertRows]) -> Result<(), RunnerError> {
+    let mut experts: Vec<u16> = requests.iter().map(|request| request.expert.0).collect();
+    experts.sort_unstable();
+    if let Some(twice) = experts.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(RunnerError::Malformed {
+            layer,
+            what: format!("expert {} is asked twice in one sum", twice[0]),
+        });
+    }
+    for request in requests {
+        let (rows, weights) = (request.rows.len(), request.weights.len());
+        if rows != weights {
+            let what = format!("expert {} has {weights} weights for {rows} rows", request.expert.0);
+            return Err(RunnerError::Malformed { layer, what });
+        }
+        if request.weights.iter().any(|weight| !weight.is_finite()) {
+            let what = format!("expert {} has a weight that is not finite", request.expert.0);
+            return Err(RunnerError::Malformed { layer, what });
+        }
+    }
+    Ok(())
 }

@@ -9,7 +9,9 @@ use crate::shape::ExpertShape;
 pub enum SandboxError {
     // The kernel's bytes.
     /// The bytes are no valid component of the allowed kind.
-    #[error("kernel.wasm is not a valid component, at byte {offset}: {reason}; ask the publisher for a correct one")]
+    #[error(
+        "kernel.wasm is not a valid component, at byte {offset}: {reason}; ask the publisher for a correct one"
+    )]
     Invalid {
         /// Where.
         offset: usize,
@@ -17,7 +19,9 @@ pub enum SandboxError {
         reason: String,
     },
     /// Something in the component is larger than its limit.
-    #[error("kernel.wasm has {what} of {value}, the limit is {limit} (at byte {offset}); make the kernel smaller")]
+    #[error(
+        "kernel.wasm has {what} of {value}, the limit is {limit} (at byte {offset}); make the kernel smaller"
+    )]
     OverLimit {
         /// What is too large.
         what: &'static str,
@@ -46,7 +50,9 @@ pub enum SandboxError {
         offset: usize,
     },
     /// A module that runs code before it is called.
-    #[error("kernel.wasm has a start function at byte {offset}; a kernel runs when it is called and not before")]
+    #[error(
+        "kernel.wasm has a start function at byte {offset}; a kernel runs when it is called and not before"
+    )]
     StartFunction {
         /// Where.
         offset: usize,
@@ -60,7 +66,9 @@ pub enum SandboxError {
         reason: String,
     },
     /// The manifest names a world that this host does not speak.
-    #[error("the plugin is made for the world {found:?}, this host runs {expected:?}; update the host or the plugin")]
+    #[error(
+        "the plugin is made for the world {found:?}, this host runs {expected:?}; update the host or the plugin"
+    )]
     UnknownWorld {
         /// The world in the manifest.
         found: String,
@@ -76,7 +84,9 @@ pub enum SandboxError {
 
     // The kernel's behaviour. The instance is not used again after any of these but `Fault` and `NotFinite`.
     /// The call used up its fuel.
-    #[error("the kernel used up its {fuel} fuel in {call}; it runs away, or the limit is too low for this call")]
+    #[error(
+        "the kernel used up its {fuel} fuel in {call}; it runs away, or the limit is too low for this call"
+    )]
     OutOfFuel {
         /// The call.
         call: &'static str,
@@ -84,7 +94,9 @@ pub enum SandboxError {
         fuel: u64,
     },
     /// The call did not end in time.
-    #[error("the kernel did not end {call} within {deadline:?}; it runs away, or this machine is too slow for it")]
+    #[error(
+        "the kernel did not end {call} within {deadline:?}; it runs away, or this machine is too slow for it"
+    )]
     Deadline {
         /// The call.
         call: &'static str,
@@ -92,7 +104,9 @@ pub enum SandboxError {
         deadline: Duration,
     },
     /// The kernel asked for more memory than it may have, and failed.
-    #[error("the kernel asked for {wanted} bytes of memory in {call}, the limit is {limit}; load fewer experts into it")]
+    #[error(
+        "the kernel asked for {wanted} bytes of memory in {call}, the limit is {limit}; load fewer experts into it"
+    )]
     Memory {
         /// The call.
         call: &'static str,

@@ -41,7 +41,9 @@ impl KernelInstance {
         store.limiter(|state| state);
         store.set_max_component_handles(MAX_HANDLES);
         set_bounds(&mut store, &limits, 0)?;
-        let kernel = prepared.instantiate(&mut store).map_err(|error| failure("instantiate", &error, &store, &limits))?;
+        let kernel = prepared
+            .instantiate(&mut store)
+            .map_err(|error| failure("instantiate", &error, &store, &limits))?;
         Ok(KernelInstance { id: NEXT.fetch_add(1, Ordering::Relaxed), store, kernel, limits, poisoned: None })
     }
 
@@ -65,7 +67,12 @@ impl KernelInstance {
 
     /// Evaluates `expert` for `count` rows, back to back in the row format of its gate matrix. Returns count x hidden
     /// values, row by row, all finite.
-    pub fn forward(&mut self, expert: &ExpertHandle, rows: &[u8], count: u32) -> Result<Vec<f32>, SandboxError> {
+    pub fn forward(
+        &mut self,
+        expert: &ExpertHandle,
+        rows: &[u8],
+        count: u32,
+    ) -> Result<Vec<f32>, SandboxError> {
         const CALL: &str = "forward";
         if expert.instance != self.id {
             return Err(SandboxError::ForeignHandle);
@@ -187,8 +194,14 @@ impl ResourceLimiter for State {
     }
 }
 
-fn set_bounds(store: &mut Store<State>, limits: &KernelLimits, answer_bytes: usize) -> Result<(), SandboxError> {
-    store.set_fuel(limits.fuel_per_call).map_err(|error| SandboxError::Engine { reason: format!("{error:#}") })?;
+fn set_bounds(
+    store: &mut Store<State>,
+    limits: &KernelLimits,
+    answer_bytes: usize,
+) -> Result<(), SandboxError> {
+    store
+        .set_fuel(limits.fuel_per_call)
+        .map_err(|error| SandboxError::Engine { reason: format!("{error:#}") })?;
     store.set_epoch_deadline(ticks(limits.deadline));
     store.set_hostcall_fuel(answer_bytes.saturating_add(MAX_FAULT_TEXT_BYTES));
     Ok(())

@@ -2,7 +2,8 @@
 //! instructions that are not allowed. Nothing is compiled or run.
 
 use wasmparser::{
-    ComponentExternalKind, Data, DataKind, Encoding, FunctionBody, Operator, Parser, Payload, ValidPayload, Validator,
+    ComponentExternalKind, Data, DataKind, Encoding, FunctionBody, Operator, Parser, Payload, ValidPayload,
+    Validator,
 };
 
 use crate::engine::FEATURES;
@@ -28,7 +29,8 @@ pub struct KernelFacts {
 
 /// Checks `component` in full and says what is in it.
 pub fn inspect(component: &[u8]) -> Result<KernelFacts, SandboxError> {
-    let mut scan = Scan { facts: KernelFacts { bytes: component.len(), ..KernelFacts::default() }, ..Scan::default() };
+    let mut scan =
+        Scan { facts: KernelFacts { bytes: component.len(), ..KernelFacts::default() }, ..Scan::default() };
     let mut validator = Validator::new_with_features(FEATURES);
     // One walk: each part is measured first, then validated, so that what is over a limit is never validated at length.
     for payload in Parser::new(0).parse_all(component) {

@@ -1,0 +1,3 @@
+;; Wants to write.
+(component
+  (import "print" (func (param "text" string))))

@@ -1,0 +1,1 @@
+(component (core module (table 10000000 funcref)))

@@ -1,0 +1,1 @@
+(component (core module (memory i64 1)))

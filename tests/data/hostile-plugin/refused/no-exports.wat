@@ -1,0 +1,2 @@
+;; Valid, harmless, and not a kernel.
+(component (core module (memory 1)))
