@@ -6,6 +6,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
 use kvasir_wire::assemble::{Assembler, Payload};
@@ -17,7 +18,7 @@ use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::schedule::Outgoing;
 use kvasir_wire::ticket::{Role, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::{Bytes, Error, Message};
 
@@ -194,6 +195,12 @@ impl HubReceiver {
                 return Err(self.shared.ended().await);
             }
         }
+    }
+
+    /// After the link was closed or refused: reads on until the other side's close, at most so long, so that the last
+    /// words are not lost to a reset. What still comes is dropped.
+    pub async fn linger(mut self, within: Duration) {
+        let _ = timeout(within, async { while let Some(Ok(_)) = self.stream.next().await {} }).await;
     }
 
     async fn step(&mut self) -> Result<(), LinkError> {
