@@ -1,0 +1,307 @@
+//! The worker's account of one session: what it sent, and which receipts over it are true.
+//!
+//! A receipt does not say how many results it covers; its work root does, since every number of results has its own.
+//! What the backbone excludes is its decision and its to answer for; that the numbers then follow is checked here.
+
+use std::collections::VecDeque;
+
+use kvasir_merkle::{EMPTY_ROOT, Hash};
+use kvasir_wire::key::{PublicKey, Signature};
+use kvasir_wire::note::{Note, Signer};
+use kvasir_wire::receipt::{Receipt, ReceiptError, ReceiptKeys, SignedReceipt};
+use kvasir_wire::work::{WorkBook, WorkError, WorkItem};
+use thiserror::Error;
+
+use kvasir_wire::id::WalletDigest;
+use kvasir_wire::pairing::Transcript;
+
+/// Why a receipt is not countersigned, or the account cannot go on.
+#[derive(Debug, Error)]
+pub(crate) enum BooksError {
+    #[error("the receipt's `{0}` is not this session's")]
+    Terms(&'static str),
+    #[error("the receipt's work root belongs to no number of results that this worker sent")]
+    UnknownRoot,
+    #[error("the receipt states {field} {stated}, this worker's books say {own} over {results} results")]
+    Counter { field: &'static str, stated: u64, own: u64, results: u64 },
+    #[error("the first receipt of a session has number 1, this one {0}")]
+    First(u64),
+    #[error("a complete receipt came that this worker did not sign last")]
+    Unsigned,
+    #[error("receipt: {0}")]
+    Receipt(#[from] ReceiptError),
+    #[error("{0}")]
+    Work(#[from] WorkError),
+}
+
+/// One session's account.
+#[derive(Debug)]
+pub(crate) struct Books {
+    transcript: Transcript,
+    keys: ReceiptKeys,
+    payee: WalletDigest,
+    book: WorkBook,
+    root_at_cut: Hash,
+    /// The running root after each result since the last complete receipt.
+    roots: VecDeque<Hash>,
+    last: Option<Receipt>,
+    signed: Option<Signed>,
+    excluded: u64,
+}
+
+#[derive(Debug)]
+struct Signed {
+    receipt: Receipt,
+    results: u64,
+    excluded: Vec<u64>,
+}
+
+impl Books {
+    /// An empty account of the session of `transcript`.
+    pub(crate) fn new(transcript: Transcript, hub: PublicKey, payee: WalletDigest) -> Self {
+        let keys = ReceiptKeys { hub, worker: transcript.worker.key, backbone: transcript.backbone.key };
+        Self {
+            transcript,
+            keys,
+            payee,
+            book: WorkBook::new(),
+            root_at_cut: EMPTY_ROOT,
+            roots: VecDeque::new(),
+            last: None,
+            signed: None,
+            excluded: 0,
+        }
+    }
+
+    /// Records a result that is about to be sent; gives the running root that it carries.
+    pub(crate) fn record(
+        &mut self,
+        item: &WorkItem,
+        up: u64,
+        down: u64,
+        rows: u64,
+    ) -> Result<Hash, WorkError> {
+        self.book.record(item, up, down, rows)?;
+        let root = self.book.running_root();
+        self.roots.push_back(root);
+        Ok(root)
+    }
+
+    /// Results recorded so far.
+    pub(crate) fn results(&self) -> u64 {
+        self.book.tally().seen()
+    }
+
+    /// Results that complete receipts have left out.
+    pub(crate) fn excluded(&self) -> u64 {
+        self.excluded
+    }
+
+    /// Checks a proposed receipt against this account and the two signatures under it. What comes back may be signed.
+    pub(crate) fn check(
+        &mut self,
+        text: &str,
+        excluded: Vec<u64>,
+        hub: &Signature,
+        backbone: &Signature,
+    ) -> Result<Receipt, BooksError> {
+        let receipt = Receipt::parse(text)?;
+        receipt.verify_signature(Signer::Hub, &self.keys.hub, hub)?;
+        receipt.verify_signature(Signer::Backbone, &self.keys.backbone, backbone)?;
+        self.check_terms(&receipt)?;
+        match &self.last {
+            Some(last) => receipt.continues(last).map_err(ReceiptError::from)?,
+            None if receipt.seq != 1 => return Err(BooksError::First(receipt.seq)),
+            None => {}
+        }
+        let results = self.results_with_root(&receipt.counters.work)?;
+        let own = self.book.counters_at(results, &excluded)?;
+        for (field, stated, own) in [
+            ("up", receipt.counters.up.get(), own.up.get()),
+            ("down", receipt.counters.down.get(), own.down.get()),
+            ("calls", receipt.counters.calls, own.calls),
+            ("rows", receipt.counters.rows, own.rows),
+        ] {
+            if stated != own {
+                return Err(BooksError::Counter { field, stated, own, results });
+            }
+        }
+        self.signed = Some(Signed { receipt: receipt.clone(), results, excluded });
+        Ok(receipt)
+    }
+
+    /// Takes the note with all three signatures, as the ledger keeps it; gives the receipt.
+    pub(crate) fn complete(&mut self, note: &str) -> Result<Receipt, BooksError> {
+        let note = Note::parse(note.as_bytes()).map_err(ReceiptError::from)?;
+        let complete = SignedReceipt::verify(note, &self.keys)?;
+        match self.signed.take() {
+            Some(signed) if signed.receipt == *complete.receipt() => {
+                let fresh = (signed.results - self.book.tally().cut_at()) as usize;
+                self.book.commit(signed.results, &signed.excluded)?;
+                self.excluded += signed.excluded.len() as u64;
+                self.roots.drain(..fresh.min(self.roots.len()));
+                self.root_at_cut = signed.receipt.counters.work;
+                self.last = Some(signed.receipt.clone());
+                Ok(signed.receipt)
+            }
+            other => {
+                self.signed = other;
+                Err(BooksError::Unsigned)
+            }
+        }
+    }
+
+    fn check_terms(&self, receipt: &Receipt) -> Result<(), BooksError> {
+        let terms = &receipt.terms;
+        let checks = [
+            ("network", terms.network.as_str() == self.transcript.network),
+            ("session", terms.session == self.transcript.session),
+            ("hub", terms.hub == self.keys.hub.digest()),
+            ("worker", terms.worker == self.keys.worker.digest()),
+            ("backbone", terms.backbone == self.keys.backbone.digest()),
+            ("payee", terms.payee == self.payee),
+            ("model", terms.model == self.transcript.model),
+            ("plugin", terms.plugin == self.transcript.plugin),
+            ("class", terms.class == self.transcript.class),
+        ];
+        match checks.into_iter().find(|(_, holds)| !holds) {
+            Some((field, _)) => Err(BooksError::Terms(field)),
+            None => Ok(()),
+        }
+    }
+
+    /// The number of results after which the running root was `root`.
+    fn results_with_root(&self, root: &Hash) -> Result<u64, BooksError> {
+        let cut = self.book.tally().cut_at();
+        if *root == self.root_at_cut {
+            return Ok(cut);
+        }
+        let place = self.roots.iter().position(|own| own == root).ok_or(BooksError::UnknownRoot)?;
+        Ok(cut + place as u64 + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvasir_wire::handshake::{Class, Features};
+    use kvasir_wire::id::{ModelDigest, Nonce, PluginDigest, SessionId, TicketDigest};
+    use kvasir_wire::key::SecretKey;
+    use kvasir_wire::pairing::TranscriptEnd;
+    use kvasir_wire::receipt::{ReceiptSignatures, Terms};
+
+    use super::*;
+
+    struct Parties {
+        hub: SecretKey,
+        worker: SecretKey,
+        backbone: SecretKey,
+    }
+
+    fn parties() -> Parties {
+        let key = |seed| SecretKey::from_seed([seed; 32]);
+        Parties { hub: key(1), worker: key(2), backbone: key(3) }
+    }
+
+    fn transcript(parties: &Parties) -> Transcript {
+        let end = |key: &SecretKey| TranscriptEnd {
+            key: key.public(),
+            nonce: Nonce([9; 32]),
+            ticket: TicketDigest([8; 32]),
+        };
+        Transcript {
+            version: 1,
+            network: "test".to_owned(),
+            session: SessionId([7; 32]),
+            worker: end(&parties.worker),
+            backbone: end(&parties.backbone),
+            plugin: PluginDigest([6; 32]),
+            model: ModelDigest([5; 32]),
+            class: Class::Exact,
+            features: Features::NONE,
+        }
+    }
+
+    fn filled(parties: &Parties) -> Books {
+        let mut books = Books::new(transcript(parties), parties.hub.public(), WalletDigest([4; 32]));
+        for call in 1..=3 {
+            let item = WorkItem { call, layer: 1, mode: 1, payload: [call as u8; 32], rows: [1; 32] };
+            books.record(&item, 10, 100, 1).unwrap();
+        }
+        books
+    }
+
+    fn honest(parties: &Parties, results: u64, excluded: &[u64]) -> Receipt {
+        let books = filled(parties);
+        let transcript = transcript(parties);
+        let terms = Terms {
+            network: "test".parse().unwrap(),
+            session: transcript.session,
+            grant: Hash([3; 32]),
+            hub: parties.hub.public().digest(),
+            worker: parties.worker.public().digest(),
+            backbone: parties.backbone.public().digest(),
+            payee: WalletDigest([4; 32]),
+            model: transcript.model,
+            plugin: transcript.plugin,
+            class: transcript.class,
+            price: Hash([2; 32]),
+            from: 100,
+        };
+        Receipt::first(terms, books.book.counters_at(results, excluded).unwrap(), 200, false).unwrap()
+    }
+
+    fn propose(
+        books: &mut Books,
+        parties: &Parties,
+        receipt: &Receipt,
+        excluded: &[u64],
+    ) -> Result<Receipt, BooksError> {
+        let (hub, backbone) = (receipt.sign(&parties.hub), receipt.sign(&parties.backbone));
+        books.check(&receipt.text(), excluded.to_vec(), &hub, &backbone)
+    }
+
+    #[test]
+    fn a_true_receipt_over_a_prefix_is_signed_and_completed() {
+        let parties = parties();
+        let mut books = filled(&parties);
+        let receipt = honest(&parties, 2, &[1]);
+        assert_eq!(propose(&mut books, &parties, &receipt, &[1]).unwrap(), receipt);
+        let keys = books.keys;
+        let signatures = ReceiptSignatures {
+            hub: receipt.sign(&parties.hub),
+            worker: receipt.sign(&parties.worker),
+            backbone: receipt.sign(&parties.backbone),
+        };
+        let note = SignedReceipt::assemble(receipt.clone(), &keys, &signatures).unwrap().note().to_string();
+        assert_eq!(books.complete(&note).unwrap(), receipt);
+        assert_eq!((books.excluded(), books.results()), (1, 3));
+        assert!(matches!(books.complete(&note), Err(BooksError::Unsigned)));
+    }
+
+    #[test]
+    fn a_receipt_that_pays_less_than_was_served_is_not_signed() {
+        let parties = parties();
+        let mut receipt = honest(&parties, 3, &[]);
+        receipt.counters.calls -= 1;
+        let found = propose(&mut filled(&parties), &parties, &receipt, &[]).unwrap_err();
+        assert!(matches!(found, BooksError::Counter { field: "calls", .. }), "{found}");
+    }
+
+    #[test]
+    fn wrong_terms_roots_and_signatures_are_refused() {
+        let parties = parties();
+        let honest = honest(&parties, 3, &[]);
+        let mut other = honest.clone();
+        other.terms.payee.0[0] ^= 1;
+        let refused = |receipt: &Receipt| propose(&mut filled(&parties), &parties, receipt, &[]).unwrap_err();
+        assert!(matches!(refused(&other), BooksError::Terms("payee")));
+        let mut other = honest.clone();
+        other.counters.work = Hash([1; 32]);
+        assert!(matches!(refused(&other), BooksError::UnknownRoot));
+
+        let forged = honest.sign(&parties.worker);
+        let books = &mut filled(&parties);
+        assert!(books.check(&honest.text(), vec![], &forged, &honest.sign(&parties.backbone)).is_err());
+        assert!(books.check(&honest.text(), vec![], &honest.sign(&parties.hub), &forged).is_err());
+    }
+}

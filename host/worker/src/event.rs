@@ -1,0 +1,121 @@
+//! What a worker tells whoever runs it: events for a progress display, and the faults it can be asked to commit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Receives events, on any of the worker's threads; it must return quickly.
+pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// Something worth telling the operator.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// The connection stands and the hub knows this worker; a backbone may be paired at any time.
+    Connected {
+        /// Where to.
+        gateway: String,
+    },
+    /// A backbone and this worker have signed one transcript.
+    Paired {
+        /// The session, hexadecimal.
+        session: String,
+        /// The model's digest, hexadecimal.
+        model: String,
+        /// The plugin's digest, hexadecimal.
+        plugin: String,
+    },
+    /// The hub or the backbone refused; when the refusal can heal, the worker tries again.
+    Refused {
+        /// A stable short word.
+        code: String,
+        /// A sentence: what, where, which limit, and what to do.
+        reason: String,
+        /// Whether trying again can help.
+        can_heal: bool,
+    },
+    /// The connection ended; the next attempt comes after the wait.
+    Reconnecting {
+        /// Why it ended.
+        reason: String,
+        /// How long until the next attempt.
+        wait: Duration,
+    },
+    /// The backbone asked for experts to be held.
+    Assigned {
+        /// How many are asked for, in all.
+        experts: usize,
+    },
+    /// Progress of loading what was assigned.
+    Holding {
+        /// Experts ready to be called.
+        experts: usize,
+        /// Experts assigned.
+        assigned: usize,
+        /// Bytes of the experts held.
+        bytes: u64,
+    },
+    /// An expert was refused: what arrived is not what the transcript's model holds, or it does not fit.
+    ExpertRefused {
+        /// Its layer.
+        layer: u16,
+        /// Its index in the layer.
+        expert: u16,
+        /// What was wrong with it.
+        reason: String,
+    },
+    /// A call was answered.
+    CallServed {
+        /// Results sent in this session so far, this one included.
+        results: u64,
+        /// The layer called.
+        layer: u16,
+        /// Rows in the call.
+        rows: u32,
+        /// Payload bytes received in calls answered so far.
+        bytes_up: u64,
+        /// Payload bytes sent in results so far.
+        bytes_down: u64,
+    },
+    /// A receipt was checked against this worker's books, countersigned, and kept by the ledger.
+    Receipt {
+        /// Its number in the session.
+        sequence: u64,
+        /// Cumulative metered bytes, up and down together.
+        bytes: u64,
+        /// Cumulative calls that count.
+        calls: u64,
+        /// Cumulative results that do not count.
+        excluded: u64,
+        /// What the bytes are worth, at seven nanoKVR each.
+        nano_kvr: u64,
+        /// Whether it closes the session.
+        last: bool,
+    },
+    /// A receipt did not agree with this worker's books and was not countersigned.
+    ReceiptDisputed {
+        /// What differs.
+        reason: String,
+    },
+    /// The session ended in order.
+    Drained,
+}
+
+/// A fault to commit on purpose: a demonstration's negative control and failure tests. Never set otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Flips the highest mantissa bit of the first value of one result.
+    FlipBit {
+        /// Which result, counted from 1 in the worker's life.
+        result: u64,
+    },
+    /// Answers so many results and then none, while the connection stays alive.
+    StallAfter {
+        /// Results answered first.
+        results: u64,
+    },
+    /// Answers so many results and then cuts the connection without a word, and ends.
+    DieAfter {
+        /// Results answered first.
+        results: u64,
+    },
+}

@@ -1,0 +1,271 @@
+//! Experts on their way to a worker: which were asked for, what of them has come.
+//!
+//! A blob is asked for as one range, on a stream of its own, a few at a time. The proof in its first chunk is checked
+//! before the rest is taken, so that a blob of another model costs one chunk. Of an expert whose weights may be on this
+//! machine, one byte is asked for: the proof comes with it. Nothing here loads or sends.
+
+use std::collections::{HashMap, VecDeque};
+
+use kvasir_merkle::Hash;
+use kvasir_model::expert_leaf;
+use kvasir_wire::codec::DecodeError;
+use kvasir_wire::id::ModelDigest;
+use kvasir_wire::message::{Assigned, Chunk, ExpertName, NotHeldReason, Want};
+
+use crate::store::LoadError;
+
+/// Blobs asked for at one time: while one is on its way, the next one's request is too.
+const MAX_OPEN: usize = 4;
+
+/// Experts that may wait; an assignment beyond it is refused.
+pub(crate) const MAX_WAITING: usize = 64 * 1024;
+
+/// First stream for blobs; they are odd.
+const FIRST_STREAM: u32 = 3;
+
+/// The experts of one session that are not here yet.
+#[derive(Debug)]
+pub(crate) struct Fetches {
+    model: ModelDigest,
+    waiting: VecDeque<(Assigned, Extent)>,
+    open: HashMap<u32, Fetch>,
+    next_stream: u32,
+}
+
+/// How much of a blob is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of it.
+    Whole,
+    /// Its proof, and a byte that is of no interest.
+    Proof,
+}
+
+#[derive(Debug)]
+struct Fetch {
+    assigned: Assigned,
+    extent: Extent,
+    blob: Vec<u8>,
+}
+
+/// What a chunk brought.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// More is to come.
+    More,
+    /// The blob has come whole; its digest is still to be checked.
+    Whole(Assigned, Vec<u8>),
+    /// The proof alone was asked for, and it holds.
+    Proven(Assigned),
+    /// It is not what was asked for. Where `cancel` is set, the rest of the range is still on its way.
+    Refused { name: ExpertName, error: LoadError, cancel: bool },
+}
+
+impl Fetches {
+    pub(crate) fn new(model: ModelDigest) -> Self {
+        Self { model, waiting: VecDeque::new(), open: HashMap::new(), next_stream: FIRST_STREAM }
+    }
+
+    /// Queues an expert; false if too many wait.
+    pub(crate) fn add(&mut self, assigned: Assigned, extent: Extent) -> bool {
+        if self.waiting.len() >= MAX_WAITING {
+            return false;
+        }
+        self.waiting.push_back((assigned, extent));
+        true
+    }
+
+    /// The next request to send, if one may be sent now.
+    pub(crate) fn next_want(&mut self) -> Option<Want> {
+        if self.open.len() >= MAX_OPEN {
+            return None;
+        }
+        let (assigned, extent) = self.waiting.pop_front()?;
+        let stream = self.next_stream;
+        self.next_stream = stream.checked_add(2)?;
+        let fetch = Fetch { assigned, extent, blob: Vec::new() };
+        let want = Want { stream, digest: assigned.digest, offset: 0, length: fetch.wanted_bytes() };
+        self.open.insert(stream, fetch);
+        Some(want)
+    }
+
+    /// An expert is not wanted any more. Gives its stream, if it was being fetched.
+    pub(crate) fn forget(&mut self, name: ExpertName) -> Option<u32> {
+        self.waiting.retain(|(assigned, _)| assigned.name != name);
+        let stream = *self.open.iter().find(|(_, fetch)| fetch.assigned.name == name)?.0;
+        self.open.remove(&stream);
+        Some(stream)
+    }
+
+    /// Takes a chunk. Chunks on streams that were given up are let pass: they were on their way.
+    pub(crate) fn take(&mut self, stream: u32, payload: &[u8], more: bool) -> Result<Taken, DecodeError> {
+        let chunk = Chunk::decode(payload)?;
+        let Some(fetch) = self.open.get_mut(&stream) else {
+            if stream >= self.next_stream {
+                return Err(DecodeError::Broken {
+                    field: "chunk",
+                    rule: "comes on a stream that a want named",
+                });
+            }
+            return Ok(Taken::More);
+        };
+        if let Err(error) = fetch.accept(&chunk, &self.model, more) {
+            let name = fetch.assigned.name;
+            self.open.remove(&stream);
+            return Ok(Taken::Refused { name, error, cancel: more });
+        }
+        if more {
+            return Ok(Taken::More);
+        }
+        match self.open.remove(&stream) {
+            Some(Fetch { assigned, extent: Extent::Proof, .. }) => Ok(Taken::Proven(assigned)),
+            Some(Fetch { assigned, blob, .. }) => Ok(Taken::Whole(assigned, blob)),
+            None => Ok(Taken::More),
+        }
+    }
+}
+
+impl Fetch {
+    fn wanted_bytes(&self) -> u64 {
+        match self.extent {
+            Extent::Whole => self.assigned.blob_bytes,
+            Extent::Proof => 1,
+        }
+    }
+
+    fn accept(&mut self, chunk: &Chunk<'_>, model: &ModelDigest, more: bool) -> Result<(), LoadError> {
+        let broken = |sentence: String| LoadError::new(NotHeldReason::NotReceived, sentence);
+        let expected = self.blob.len() as u64;
+        if chunk.offset != expected {
+            return Err(broken(format!(
+                "a chunk at byte {} came where byte {expected} was due",
+                chunk.offset
+            )));
+        }
+        if expected == 0 && !chunk.data.is_empty() {
+            self.check_proof(chunk, model)?;
+        }
+        let length = expected + chunk.data.len() as u64;
+        let wanted = self.wanted_bytes();
+        if length > wanted || (!more && length < wanted) {
+            return Err(broken(format!("{length} bytes came of a range of {wanted}")));
+        }
+        self.blob.extend_from_slice(chunk.data);
+        Ok(())
+    }
+
+    fn check_proof(&self, chunk: &Chunk<'_>, model: &ModelDigest) -> Result<(), LoadError> {
+        let failed = |sentence: String| LoadError::new(NotHeldReason::ProofFailed, sentence);
+        let proof =
+            chunk.proof.as_ref().ok_or_else(|| failed("the first chunk brought no proof".to_owned()))?;
+        let leaf = expert_leaf(&kvasir_model::ExpertDigest(self.assigned.digest.0));
+        proof.verify(&leaf, &Hash(model.0)).map_err(|error| {
+            failed(format!(
+                "the proof does not lead from expert {} to model {model}: {error}",
+                self.assigned.digest
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvasir_merkle::{inclusion_proof, root};
+    use kvasir_wire::id::ExpertDigest;
+
+    use super::*;
+
+    const NAME: ExpertName = ExpertName { layer: 2, expert: 1 };
+
+    struct Scene {
+        fetches: Fetches,
+        proof: kvasir_merkle::InclusionProof,
+        stream: u32,
+    }
+
+    fn scene() -> Scene {
+        let leaves: Vec<Hash> =
+            (0..5).map(|seed| expert_leaf(&kvasir_model::ExpertDigest([seed; 32]))).collect();
+        let mut fetches = Fetches::new(ModelDigest(root(&leaves).0));
+        assert!(
+            fetches
+                .add(Assigned { name: NAME, digest: ExpertDigest([3; 32]), blob_bytes: 10 }, Extent::Whole)
+        );
+        let stream = fetches.next_want().unwrap().stream;
+        Scene { fetches, proof: inclusion_proof(&leaves, 3).unwrap(), stream }
+    }
+
+    fn take(scene: &mut Scene, offset: u64, proof: bool, data: &[u8], more: bool) -> Taken {
+        let chunk = Chunk { offset, proof: proof.then(|| scene.proof.clone()), data };
+        scene.fetches.take(scene.stream, &chunk.encode(), more).unwrap()
+    }
+
+    fn reason(taken: Taken) -> NotHeldReason {
+        match taken {
+            Taken::Refused { error, .. } => error.reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_blob_comes_in_chunks() {
+        let mut scene = scene();
+        assert_eq!(scene.stream, 3);
+        assert!(matches!(take(&mut scene, 0, true, b"01234", true), Taken::More));
+        let Taken::Whole(assigned, blob) = take(&mut scene, 5, false, b"56789", false) else { panic!() };
+        assert_eq!((assigned.name, &blob[..]), (NAME, &b"0123456789"[..]));
+    }
+
+    #[test]
+    fn proofs_are_demanded_and_checked_with_the_first_chunk() {
+        assert_eq!(reason(take(&mut scene(), 0, false, b"0", true)), NotHeldReason::ProofFailed);
+        let mut other = scene();
+        other.proof.index = 2;
+        assert_eq!(reason(take(&mut other, 0, true, b"0", true)), NotHeldReason::ProofFailed);
+        let mut other = scene();
+        other.proof.hashes[0].0[7] ^= 1;
+        assert_eq!(reason(take(&mut other, 0, true, b"0", true)), NotHeldReason::ProofFailed);
+    }
+
+    #[test]
+    fn a_proof_alone_costs_one_byte() {
+        let mut scene = scene();
+        let assigned = Assigned { name: NAME, digest: ExpertDigest([3; 32]), blob_bytes: 10 };
+        assert!(scene.fetches.add(assigned, Extent::Proof));
+        let want = scene.fetches.next_want().unwrap();
+        assert_eq!(want.length, 1);
+        scene.stream = want.stream;
+        assert!(
+            matches!(take(&mut scene, 0, true, b"0", false), Taken::Proven(proven) if proven == assigned)
+        );
+    }
+
+    #[test]
+    fn gaps_overruns_and_short_blobs_are_refused() {
+        assert_eq!(reason(take(&mut scene(), 1, true, b"0", true)), NotHeldReason::NotReceived);
+        assert_eq!(reason(take(&mut scene(), 0, true, b"01234567890", true)), NotHeldReason::NotReceived);
+        assert_eq!(reason(take(&mut scene(), 0, true, b"012", false)), NotHeldReason::NotReceived);
+        assert_eq!(reason(take(&mut scene(), 0, false, b"", false)), NotHeldReason::NotReceived);
+    }
+
+    #[test]
+    fn chunks_after_giving_up_pass_and_unasked_ones_do_not() {
+        let mut scene = scene();
+        assert_eq!(scene.fetches.forget(NAME), Some(3));
+        assert!(matches!(take(&mut scene, 0, true, b"0", true), Taken::More));
+        let chunk = Chunk { offset: 0, proof: None, data: b"0" };
+        assert!(scene.fetches.take(5, &chunk.encode(), false).is_err());
+    }
+
+    #[test]
+    fn few_are_open_and_the_waiting_are_bounded() {
+        let mut fetches = Fetches::new(ModelDigest([0; 32]));
+        let assigned = Assigned { name: NAME, digest: ExpertDigest([3; 32]), blob_bytes: 10 };
+        for _ in 0..MAX_WAITING {
+            assert!(fetches.add(assigned, Extent::Proof));
+        }
+        assert!(!fetches.add(assigned, Extent::Whole));
+        let streams: Vec<u32> = std::iter::from_fn(|| fetches.next_want()).map(|want| want.stream).collect();
+        assert_eq!(streams, [3, 5, 7, 9]);
+    }
+}

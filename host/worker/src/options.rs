@@ -1,0 +1,143 @@
+//! What a worker is told by whoever starts it, and why it may end.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kvasir_experts::{KernelLimits, RunnerError, VerifiedPlugin};
+use kvasir_link::LinkOptions;
+use kvasir_model::Model;
+use kvasir_wire::key::SecretKey;
+use kvasir_wire::refusal::Refusal;
+use kvasir_wire::ticket::Ticket;
+use thiserror::Error;
+
+use crate::event::{EventSink, Fault};
+
+/// Default bound on the experts held, in bytes.
+pub const DEFAULT_STORE_BYTES: u64 = 4 << 30;
+
+/// How a worker serves.
+#[derive(Clone)]
+pub struct WorkerOptions {
+    /// The gateway: `wss://host[:port]`, or `ws://host:port` on a trusted network. The path is always `/v1/worker`.
+    pub gateway: String,
+    /// A file of PEM certificates to believe instead of the public authorities.
+    pub certificate_authority: Option<PathBuf>,
+    /// The worker's ticket.
+    pub ticket: Ticket,
+    /// The key that the ticket was made for.
+    pub key: SecretKey,
+    /// Plugins that were verified on this machine, best first. The worker computes with these and no others.
+    pub plugins: Vec<VerifiedPlugin>,
+    /// Bounds on every kernel instance.
+    pub limits: KernelLimits,
+    /// A model file on this machine: experts whose digests agree need not travel.
+    pub model: Option<Arc<Model>>,
+    /// Most bytes of experts to hold.
+    pub store_bytes: u64,
+    /// Threads for kernels; `None`: one for each processor.
+    pub threads: Option<NonZeroUsize>,
+    /// A folder in which the last complete receipt of every session is kept.
+    pub paystubs: Option<PathBuf>,
+    /// Give up after so many failed attempts in a row; `None`: never.
+    pub attempts: Option<u32>,
+    /// Deadlines of the link.
+    pub link: LinkOptions,
+    /// End after the first session that was closed in order, instead of waiting for another.
+    pub once: bool,
+    /// Told what happens.
+    pub events: EventSink,
+    /// A fault to commit on purpose; for demonstrations and tests.
+    pub danger_fault: Option<Fault>,
+}
+
+impl WorkerOptions {
+    /// The usual options, with nobody told what happens.
+    pub fn new(gateway: impl Into<String>, ticket: Ticket, key: SecretKey, plugin: VerifiedPlugin) -> Self {
+        Self {
+            gateway: gateway.into(),
+            certificate_authority: None,
+            ticket,
+            key,
+            plugins: vec![plugin],
+            limits: KernelLimits::default(),
+            model: None,
+            store_bytes: DEFAULT_STORE_BYTES,
+            threads: None,
+            paystubs: None,
+            attempts: None,
+            link: LinkOptions::default(),
+            once: false,
+            events: Arc::new(|_| {}),
+            danger_fault: None,
+        }
+    }
+}
+
+impl fmt::Debug for WorkerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerOptions")
+            .field("gateway", &self.gateway)
+            .field("key", &self.key.public())
+            .field("plugins", &self.plugins)
+            .field("store_bytes", &self.store_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a worker did in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Sessions that began.
+    pub sessions: u64,
+    /// Results sent.
+    pub results: u64,
+    /// Metered bytes, up and down, of complete receipts.
+    pub receipted_bytes: u64,
+    /// What they are worth at seven nanoKVR a byte.
+    pub nano_kvr: u64,
+}
+
+/// Why a worker ended.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// The caller's fault: options that cannot work.
+    #[error("worker options: {0}")]
+    Options(String),
+    /// A refusal that trying again cannot heal.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The attempts are used up.
+    #[error("gave up after {attempts} attempts; last: {last}")]
+    GaveUp {
+        /// Attempts in a row.
+        attempts: u32,
+        /// How the last one ended.
+        last: String,
+    },
+    /// A plugin does not run on this machine.
+    #[error("plugin {plugin}: {source}")]
+    Plugin {
+        /// Its name and version.
+        plugin: String,
+        /// What the runner says.
+        source: RunnerError,
+    },
+    /// The system refused threads or random numbers.
+    #[error("the system refused {what}: {reason}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// Its answer.
+        reason: String,
+    },
+    /// The fault that was asked for was committed.
+    #[error("died on purpose after {results} results, as its options demanded")]
+    DiedOnPurpose {
+        /// Results sent before.
+        results: u64,
+    },
+}

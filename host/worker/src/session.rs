@@ -1,0 +1,408 @@
+//! One session of a worker: what the backbone and the hub send, until it ends.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvasir_link::{LinkError, LinkReceiver};
+use kvasir_model::{ExpertIndex, LayerIndex, Model};
+use kvasir_wire::assemble::Payload;
+use kvasir_wire::codec::DecodeError;
+use kvasir_wire::frame::{HUB_STREAM, Kind, PAIR_STREAM, StreamClass};
+use kvasir_wire::id::SessionId;
+use kvasir_wire::key::SecretKey;
+use kvasir_wire::message::{
+    Assign, Assigned, Cancel, Countersign, Drain, DrainReason, ExpertName, Have, Held, NotHeld,
+    NotHeldReason, ReceiptMessage, Release, Report, call_of_stream,
+};
+use kvasir_wire::money::PricePerByte;
+use kvasir_wire::receipt::Receipt;
+use kvasir_wire::refusal::{Refusal, RefusalCode};
+use tokio::sync::{mpsc, watch};
+
+use crate::books::BooksError;
+use crate::event::{Event, EventSink};
+use crate::fetch::{Extent, Fetches, Taken};
+use crate::serving::Serving;
+use crate::store::{LoadError, Room, Store};
+use crate::workbench::Workbench;
+
+/// How long a worker that was asked to stop waits for its final receipt.
+const LAST_RECEIPT: Duration = Duration::from_secs(15);
+
+/// A session that has begun.
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) receiver: LinkReceiver,
+    pub(crate) serving: Arc<Serving>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) bench: Arc<Workbench>,
+    pub(crate) fetches: Fetches,
+    pub(crate) model: Option<Arc<Model>>,
+    pub(crate) key: SecretKey,
+    pub(crate) paystubs: Option<PathBuf>,
+    pub(crate) events: EventSink,
+    pub(crate) assigned: usize,
+    pub(crate) last: Option<Receipt>,
+}
+
+/// How a session ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// In order, with a final receipt.
+    Drained {
+        /// How long to wait before connecting again, if the hub said.
+        reconnect_in: Option<Duration>,
+    },
+    /// The link ended.
+    Link(LinkError),
+    /// A fault demanded it.
+    Died,
+}
+
+/// What the workbench tells the session.
+struct Loaded {
+    assigned: Assigned,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    Held,
+    Refused(LoadError),
+    /// The model on this machine holds another expert of this name: it must come over the link.
+    NotHere,
+}
+
+impl Session {
+    /// Serves until the session ends. Gives how, and the session's last complete receipt.
+    pub(crate) async fn serve(mut self, mut stop: watch::Receiver<bool>) -> (End, Option<Receipt>) {
+        let (loaded, mut loads) = mpsc::unbounded_channel();
+        let mut leaving = None;
+        let mut reconnect_in = None;
+        let end = loop {
+            let taken = tokio::select! {
+                received = self.receiver.recv() => match received {
+                    Ok(payload) => self.take(payload, &loaded, &mut reconnect_in),
+                    Err(error) => break End::Link(error),
+                },
+                Some(done) = loads.recv() => self.settle(done),
+                () = self.serving.death.notified() => break End::Died,
+                _ = stop.wait_for(|stop| *stop), if leaving.is_none() => {
+                    leaving = Some(Box::pin(tokio::time::sleep(LAST_RECEIPT)));
+                    self.ask_to_drain()
+                }
+                () = async { if let Some(timer) = &mut leaving { timer.await } }, if leaving.is_some() => {
+                    break End::Link(LinkError::TimedOut { what: "the final receipt", within: LAST_RECEIPT });
+                }
+            };
+            match taken {
+                Ok(false) => {}
+                Ok(true) => {
+                    (self.events)(Event::Drained);
+                    break End::Drained { reconnect_in };
+                }
+                Err(refusal) => {
+                    self.serving.link.refuse(refusal.clone());
+                    break End::Link(LinkError::RefusedPeer(refusal));
+                }
+            }
+        };
+        self.bench.clear();
+        if matches!(end, End::Died) {
+            // Dying without a word is the point; dropping the receiver would say goodbye.
+            std::mem::forget(self.receiver);
+        } else {
+            self.serving.link.close();
+        }
+        (end, self.last)
+    }
+
+    /// Takes a payload; true when the session is over.
+    fn take(
+        &mut self,
+        payload: Payload,
+        loaded: &mpsc::UnboundedSender<Loaded>,
+        reconnect_in: &mut Option<Duration>,
+    ) -> Result<bool, Refusal> {
+        let Payload { kind, stream, more, bytes, .. } = payload;
+        match kind {
+            Kind::Call => {
+                if self.serving.admit(stream, &bytes) {
+                    let serving = Arc::clone(&self.serving);
+                    self.bench.call(move || serving.serve(stream, &bytes));
+                }
+            }
+            Kind::Chunk => {
+                let taken = self.fetches.take(stream, &bytes, more)?;
+                self.take_chunk(taken, stream, loaded)?;
+            }
+            Kind::Assign => self.take_assign(Assign::decode(&bytes)?)?,
+            Kind::Release => self.take_release(Release::decode(&bytes)?)?,
+            Kind::Cancel => {
+                let streams = Cancel::decode(&bytes)?.streams;
+                let calls = streams.iter().filter(|stream| StreamClass::of(**stream) == StreamClass::Call);
+                self.serving.cancel(calls.map(|stream| call_of_stream(*stream)));
+            }
+            Kind::Receipt => return self.take_receipt(ReceiptMessage::decode(&bytes)?),
+            Kind::Drain => {
+                let drain = Drain::decode(&bytes)?;
+                tracing::info!(reason = ?drain.reason, "the session is being drained");
+                *reconnect_in =
+                    (drain.reconnect_in_ms > 0).then(|| Duration::from_millis(drain.reconnect_in_ms.into()));
+            }
+            Kind::Refuse => {
+                let refusal = Refusal::decode(&bytes)?;
+                (self.events)(Event::Refused {
+                    code: refusal.code.name().to_owned(),
+                    reason: refusal.to_string(),
+                    can_heal: true,
+                });
+            }
+            other => {
+                return Err(Refusal::new(
+                    RefusalCode::ProtocolError,
+                    format!("{} is not for a worker in a session", other.name()),
+                    "update the older of the two sides",
+                ));
+            }
+        }
+        Ok(false)
+    }
+
+    fn take_assign(&mut self, assign: Assign) -> Result<(), Refusal> {
+        let mut have = Have { free_bytes: 0, held: Vec::new(), not_held: Vec::new() };
+        self.assigned += assign.experts.len();
+        (self.events)(Event::Assigned { experts: self.assigned });
+        for assigned in assign.experts {
+            let Assigned { name, digest, blob_bytes } = assigned;
+            match self.store.reserve(name, digest, blob_bytes) {
+                Room::Held => have.held.push(Held { name, digest }),
+                Room::Underway => {}
+                Room::None => {
+                    have.not_held.push(NotHeld { name, reason: NotHeldReason::NoMemory });
+                    let sentence =
+                        format!("no room for {blob_bytes} bytes; raise the worker's store or assign less");
+                    self.tell_refused(name, sentence);
+                }
+                Room::Reserved if self.model.is_some() => self.queue(assigned, Extent::Proof)?,
+                Room::Reserved => self.queue(assigned, Extent::Whole)?,
+            }
+        }
+        self.tell_have(have)?;
+        self.want_more()
+    }
+
+    fn take_release(&mut self, release: Release) -> Result<(), Refusal> {
+        let mut have = Have { free_bytes: 0, held: Vec::new(), not_held: Vec::new() };
+        let mut streams = Vec::new();
+        for name in release.experts {
+            streams.extend(self.fetches.forget(name));
+            self.store.release(name);
+            have.not_held.push(NotHeld { name, reason: NotHeldReason::Released });
+        }
+        self.assigned = self.assigned.saturating_sub(have.not_held.len());
+        for streams in streams.chunks(kvasir_wire::limits::MAX_CANCELS) {
+            self.send(Kind::Cancel, PAIR_STREAM, Cancel { streams: streams.to_vec() }.encode())?;
+        }
+        self.tell_have(have)
+    }
+
+    fn take_chunk(
+        &mut self,
+        taken: Taken,
+        stream: u32,
+        loaded: &mpsc::UnboundedSender<Loaded>,
+    ) -> Result<(), Refusal> {
+        match taken {
+            Taken::More => Ok(()),
+            Taken::Proven(assigned) => {
+                if let Some(model) = &self.model {
+                    let (model, store, loaded) = (Arc::clone(model), Arc::clone(&self.store), loaded.clone());
+                    self.bench.load(move || {
+                        let outcome = load_from_file(&model, &store, assigned);
+                        // The session may be over; the store knows what is held.
+                        let _ = loaded.send(Loaded { assigned, outcome });
+                    });
+                }
+                self.want_more()
+            }
+            Taken::Whole(assigned, blob) => {
+                let (store, loaded) = (Arc::clone(&self.store), loaded.clone());
+                self.bench.load(move || {
+                    let outcome = match store.load(assigned.name, assigned.digest, &blob) {
+                        Ok(()) => Outcome::Held,
+                        Err(error) => Outcome::Refused(error),
+                    };
+                    let _ = loaded.send(Loaded { assigned, outcome });
+                });
+                self.want_more()
+            }
+            Taken::Refused { name, error, cancel } => {
+                if cancel {
+                    self.send(Kind::Cancel, PAIR_STREAM, Cancel { streams: vec![stream] }.encode())?;
+                }
+                self.store.release(name);
+                self.refuse_expert(name, error)?;
+                self.want_more()
+            }
+        }
+    }
+
+    /// The workbench is done with an expert.
+    fn settle(&mut self, done: Loaded) -> Result<bool, Refusal> {
+        let Assigned { name, digest, .. } = done.assigned;
+        match done.outcome {
+            Outcome::Held => {
+                let held = vec![Held { name, digest }];
+                self.tell_have(Have { free_bytes: 0, held, not_held: Vec::new() })?;
+            }
+            Outcome::Refused(error) => self.refuse_expert(name, error)?,
+            Outcome::NotHere => {
+                self.queue(done.assigned, Extent::Whole)?;
+                self.want_more()?;
+            }
+        }
+        Ok(false)
+    }
+
+    fn take_receipt(&mut self, message: ReceiptMessage) -> Result<bool, Refusal> {
+        match message {
+            ReceiptMessage::Cut(_) => {
+                let rule = "a cut is for the backbone";
+                Err(DecodeError::Broken { field: "receipt step", rule }.into())
+            }
+            ReceiptMessage::Proposal { text, excluded, hub, backbone } => {
+                let checked = self.serving.books().check(&text, excluded, &hub, &backbone);
+                let receipt = checked.map_err(|error| self.dispute(&error, text.into_bytes()))?;
+                let countersign =
+                    Countersign::Worker { seq: receipt.seq, signature: receipt.sign(&self.key) };
+                self.send(Kind::Countersign, HUB_STREAM, countersign.encode())?;
+                Ok(false)
+            }
+            ReceiptMessage::Complete { note } => {
+                let (receipt, excluded) = {
+                    let mut books = self.serving.books();
+                    let completed = books.complete(&note);
+                    (completed, books.excluded())
+                };
+                let receipt = receipt.map_err(|error| self.dispute(&error, note.clone().into_bytes()))?;
+                self.keep(&note);
+                let bytes = receipt.billed();
+                (self.events)(Event::Receipt {
+                    sequence: receipt.seq,
+                    bytes: bytes.get(),
+                    calls: receipt.counters.calls,
+                    excluded,
+                    nano_kvr: PricePerByte::FOUNDING
+                        .credit(bytes)
+                        .map_or(0, |amount| amount.get().unsigned_abs()),
+                    last: receipt.is_final,
+                });
+                let over = receipt.is_final;
+                self.last = Some(receipt);
+                Ok(over)
+            }
+        }
+    }
+
+    /// Tells everybody that a receipt is not true, and gives the refusal with which the session ends.
+    fn dispute(&self, error: &BooksError, evidence: Vec<u8>) -> Refusal {
+        (self.events)(Event::ReceiptDisputed { reason: error.to_string() });
+        self.report(RefusalCode::ReceiptDisputed, error.to_string(), evidence);
+        let remedy = "earlier receipts stay paid; compare the versions of both ends if it happens again";
+        Refusal::new(RefusalCode::ReceiptDisputed, error.to_string(), remedy).about(self.id)
+    }
+
+    fn refuse_expert(&self, name: ExpertName, error: LoadError) -> Result<(), Refusal> {
+        let LoadError { reason, sentence } = error;
+        if matches!(reason, NotHeldReason::DigestMismatch | NotHeldReason::ProofFailed) {
+            let sentence = format!("expert {} of layer {}: {sentence}", name.expert, name.layer);
+            self.report(RefusalCode::ProtocolError, sentence, Vec::new());
+        }
+        self.tell_refused(name, sentence);
+        self.tell_have(Have { free_bytes: 0, held: Vec::new(), not_held: vec![NotHeld { name, reason }] })
+    }
+
+    fn tell_refused(&self, name: ExpertName, reason: String) {
+        tracing::warn!(layer = name.layer, expert = name.expert, reason, "an expert was refused");
+        (self.events)(Event::ExpertRefused { layer: name.layer, expert: name.expert, reason });
+    }
+
+    fn tell_have(&self, mut have: Have) -> Result<(), Refusal> {
+        if have.held.is_empty() && have.not_held.is_empty() {
+            return Ok(());
+        }
+        have.free_bytes = self.store.free_bytes();
+        let (experts, bytes) = self.store.loaded();
+        (self.events)(Event::Holding { experts, assigned: self.assigned, bytes });
+        self.send(Kind::Have, PAIR_STREAM, have.encode())
+    }
+
+    fn queue(&mut self, assigned: Assigned, extent: Extent) -> Result<(), Refusal> {
+        if self.fetches.add(assigned, extent) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalCode::LimitReached,
+            format!("more than {} experts wait to be fetched", crate::fetch::MAX_WAITING),
+            "assign fewer experts at a time",
+        ))
+    }
+
+    fn want_more(&mut self) -> Result<(), Refusal> {
+        while let Some(want) = self.fetches.next_want() {
+            self.send(Kind::Want, PAIR_STREAM, want.encode())?;
+        }
+        Ok(())
+    }
+
+    fn ask_to_drain(&self) -> Result<bool, Refusal> {
+        let drain = Drain { reason: DrainReason::Finished, reconnect_in_ms: 0, try_for_ms: 0 };
+        self.send(Kind::Drain, HUB_STREAM, drain.encode()).map(|()| false)
+    }
+
+    fn report(&self, code: RefusalCode, sentence: String, mut evidence: Vec<u8>) {
+        evidence.truncate(kvasir_wire::limits::MAX_EVIDENCE_BYTES);
+        let report = Report { session: self.id, call: 0, code, sentence, evidence };
+        // Only evidence for the hub's file; the session does not hang on it.
+        let _ = self.serving.link.try_send(Kind::Report, HUB_STREAM, report.encode());
+    }
+
+    fn send(&self, kind: Kind, stream: u32, payload: Vec<u8>) -> Result<(), Refusal> {
+        self.serving.link.try_send(kind, stream, payload).map_err(|error| match error {
+            LinkError::RefusedPeer(refusal) | LinkError::Refused(refusal) => refusal,
+            error => Refusal::new(RefusalCode::Internal, error.to_string(), "connect again"),
+        })
+    }
+
+    /// Keeps the session's last complete receipt, for whoever wants to prove it.
+    fn keep(&self, note: &str) {
+        let Some(folder) = &self.paystubs else { return };
+        if let Err(error) = replace(folder, &format!("{}.receipt", self.id), note) {
+            tracing::warn!(%error, folder = %folder.display(), "the receipt could not be kept");
+        }
+    }
+}
+
+/// Looks an assigned expert up in the model on this machine.
+fn load_from_file(model: &Model, store: &Store, assigned: Assigned) -> Outcome {
+    let name = assigned.name;
+    let Ok(tensors) = model.expert(LayerIndex(name.layer), ExpertIndex(name.expert)) else {
+        return Outcome::NotHere;
+    };
+    if tensors.digest().0 != assigned.digest.0 {
+        return Outcome::NotHere;
+    }
+    match store.load(name, assigned.digest, &tensors.blob()) {
+        Ok(()) => Outcome::Held,
+        Err(error) => Outcome::Refused(error),
+    }
+}
+
+/// Writes a file whole or not at all.
+fn replace(folder: &Path, name: &str, text: &str) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let unfinished = folder.join(format!(".{name}.part"));
+    std::fs::write(&unfinished, text)?;
+    std::fs::rename(&unfinished, folder.join(name))
+}

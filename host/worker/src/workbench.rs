@@ -1,0 +1,152 @@
+//! The thread on which a worker computes, apart from the network's.
+//!
+//! Kernels keep every processor busy for as long as they run. On the network's threads they would starve pings and
+//! credits, and a healthy worker would look dead. So one thread takes jobs in order, inside a rayon pool of its own.
+//! Calls go before loading: an expert that arrives may wait, a token may not.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Takes jobs; the last one dropped ends the thread, after the job in hand.
+pub(crate) struct Workbench {
+    queues: Arc<Queues>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Queues {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    calls: VecDeque<Job>,
+    loads: VecDeque<Job>,
+    closed: bool,
+}
+
+impl Workbench {
+    /// Starts the thread and its pool of `threads` (`None`: as many as processors).
+    pub(crate) fn new(threads: Option<NonZeroUsize>) -> std::io::Result<Self> {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads.map_or(0, NonZeroUsize::get))
+            .thread_name(|index| format!("kvasir-kernel-{index}"))
+            .build()
+            .map_err(std::io::Error::other)?;
+        let queues = Arc::new(Queues { waiting: Mutex::default(), changed: Condvar::new() });
+        let theirs = Arc::clone(&queues);
+        let thread = std::thread::Builder::new().name("kvasir-workbench".into()).spawn(move || {
+            while let Some(job) = theirs.next() {
+                pool.install(job);
+            }
+        })?;
+        Ok(Self { queues, thread: Some(thread) })
+    }
+
+    /// Queues a call; calls are run in the order given.
+    pub(crate) fn call(&self, job: impl FnOnce() + Send + 'static) {
+        self.queues.lock().calls.push_back(Box::new(job));
+        self.queues.changed.notify_one();
+    }
+
+    /// Queues work that may wait until no call does.
+    pub(crate) fn load(&self, job: impl FnOnce() + Send + 'static) {
+        self.queues.lock().loads.push_back(Box::new(job));
+        self.queues.changed.notify_one();
+    }
+
+    /// Forgets what has not begun: the session that asked for it is over.
+    pub(crate) fn clear(&self) {
+        let mut waiting = self.queues.lock();
+        waiting.calls.clear();
+        waiting.loads.clear();
+    }
+}
+
+impl Drop for Workbench {
+    fn drop(&mut self) {
+        {
+            let mut waiting = self.queues.lock();
+            waiting.closed = true;
+            waiting.calls.clear();
+            waiting.loads.clear();
+        }
+        self.queues.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A job may hold the last reference to the bench, and a thread cannot wait for itself.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Queues {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut waiting = self.lock();
+        loop {
+            if let Some(job) = waiting.calls.pop_front() {
+                return Some(job);
+            }
+            if let Some(job) = waiting.loads.pop_front() {
+                return Some(job);
+            }
+            if waiting.closed {
+                return None;
+            }
+            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn calls_run_in_order_and_before_loads() {
+        let bench = Workbench::new(NonZeroUsize::new(1)).unwrap();
+        let (gate, wait) = mpsc::channel::<()>();
+        let (done, log) = mpsc::channel();
+        bench.call(move || wait.recv().unwrap());
+        for name in ["load 1", "load 2"] {
+            let done = done.clone();
+            bench.load(move || done.send(name).unwrap());
+        }
+        for name in ["call 1", "call 2"] {
+            let done = done.clone();
+            bench.call(move || done.send(name).unwrap());
+        }
+        gate.send(()).unwrap();
+        let order: Vec<_> = log.iter().take(4).collect();
+        assert_eq!(order, ["call 1", "call 2", "load 1", "load 2"]);
+    }
+
+    #[test]
+    fn dropping_ends_the_thread_and_forgets_the_rest() {
+        let bench = Workbench::new(NonZeroUsize::new(1)).unwrap();
+        let (started, running) = mpsc::channel();
+        let (gate, wait) = mpsc::channel::<()>();
+        bench.call(move || {
+            started.send(()).unwrap();
+            let _ = wait.recv();
+        });
+        let (never, ran) = mpsc::channel::<()>();
+        bench.call(move || never.send(()).unwrap());
+        running.recv().unwrap();
+        bench.clear();
+        drop(gate);
+        drop(bench);
+        assert!(ran.recv().is_err());
+    }
+}
