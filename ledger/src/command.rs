@@ -1,1 +1,129 @@
-//! (being written)
+//! The commands of `kvasir-ledger`. With `--json` each prints one JSON object on standard output, all else goes to
+//! standard error. Exit code 0: done; 1: failed or refused; 2: wrong usage.
+
+mod ask;
+mod check;
+mod export;
+mod keep;
+mod sign;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand};
+use serde::Serialize;
+
+/// Receipts, credit and settlements of a Kvasir network.
+#[derive(Debug, Parser)]
+#[command(name = "kvasir-ledger", version, propagate_version = true, max_term_width = 110)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+    /// Print one JSON object on standard output
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a new ledger: a folder with ledger.toml and an empty database
+    Init(keep::Init),
+    /// Serve the HTTP API until SIGTERM or Ctrl-C
+    Serve(keep::Serve),
+    /// Make a secret key file and print its public key
+    Key(sign::MakeKey),
+    /// Set the price of a metered byte (treasury)
+    Price(sign::SetPrice),
+    /// Put credit into a paying account (treasury)
+    Fund(sign::MakeFund),
+    /// Allow sessions to be billed to a backbone's account (backbone)
+    Grant(sign::MakeGrant),
+    /// Let a worker's key earn for a wallet (wallet)
+    Delegate(sign::MakeDelegation),
+    /// Reverse a settlement while it is pending (treasury)
+    Correct(sign::MakeCorrection),
+    /// Show a wallet's credit
+    Wallet(ask::ShowWallet),
+    /// Show a paying account
+    Account(ask::ShowAccount),
+    /// List receipts
+    Receipts(ask::ListReceipts),
+    /// Re-verify everything in the database and recompute all balances
+    Verify(check::Verify),
+    /// Write a table as CSV or JSON
+    Export(export::Export),
+    /// Print a completion script for a shell
+    #[command(
+        after_help = "Example:\n  kvasir-ledger completions bash > /etc/bash_completion.d/kvasir-ledger"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let CommandLine { command, json } = CommandLine::parse();
+    let result = match command {
+        Command::Init(command) => command.run(json),
+        Command::Serve(command) => command.run(json),
+        Command::Key(command) => command.run(json),
+        Command::Price(command) => command.run(json),
+        Command::Fund(command) => command.run(json),
+        Command::Grant(command) => command.run(json),
+        Command::Delegate(command) => command.run(json),
+        Command::Correct(command) => command.run(json),
+        Command::Wallet(command) => command.run(json),
+        Command::Account(command) => command.run(json),
+        Command::Receipts(command) => command.run(json),
+        Command::Verify(command) => command.run(json),
+        Command::Export(command) => command.run(json),
+        Command::Completions { shell } => {
+            let mut command = CommandLine::command();
+            clap_complete::generate(shell, &mut command, "kvasir-ledger", &mut std::io::stdout());
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // A reader that has seen enough (`| head`) is no failure of ours.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kvasir-ledger: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints a result: the object with `--json`, the sentence without.
+fn report(json: bool, object: &impl Serialize, sentence: &str) -> Result<()> {
+    use std::io::Write as _;
+    let line = if json { serde_json::to_string(object)? } else { sentence.trim_end().to_owned() };
+    writeln!(std::io::stdout(), "{line}")?;
+    Ok(())
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind =
+        error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind));
+    kind == Some(std::io::ErrorKind::BrokenPipe)
+}
+
+fn unix_now() -> u64 {
+    crate::server::system_clock()()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed_and_every_command_has_an_example() {
+        CommandLine::command().debug_assert();
+        for command in CommandLine::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("kvasir-ledger"), "{} has no example", command.get_name());
+        }
+    }
+}

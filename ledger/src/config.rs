@@ -1,1 +1,171 @@
-//! (being written)
+//! Settings: flags win over the environment (`KVASIR_LEDGER_*`), which wins over `ledger.toml`.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use kvasir_wire::key::{PublicKey, SecretKey};
+use kvasir_wire::note::NetworkName;
+use serde::{Deserialize, Serialize};
+
+use crate::store::Keys;
+
+/// Where the service listens unless told otherwise.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:9750";
+/// Settings file looked for where none is named.
+pub const DEFAULT_CONFIG: &str = "ledger.toml";
+/// Largest settings or key file that is read.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// `ledger.toml`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LedgerToml {
+    /// Name of the network.
+    pub network: Option<String>,
+    /// The database file; relative to the folder of this file.
+    pub store: Option<PathBuf>,
+    /// Address to listen on.
+    pub listen: Option<SocketAddr>,
+    /// Public keys of hubs whose receipts are believed.
+    pub hubs: Vec<String>,
+    /// Public keys of the treasury: prices, fundings, corrections.
+    pub treasury: Vec<String>,
+    /// Public keys of settlement pollers.
+    pub settlers: Vec<String>,
+    /// Public keys that were replaced: what they signed stays valid, nothing new is accepted.
+    pub retired: Vec<String>,
+}
+
+/// Flags that every command on the ledger's own machine takes.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ConfigFlags {
+    /// Settings file [default: ledger.toml, where there is one]
+    #[arg(long, env = "KVASIR_LEDGER_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Database file
+    #[arg(long, env = "KVASIR_LEDGER_STORE", value_name = "FILE")]
+    pub store: Option<PathBuf>,
+    /// Name of the network
+    #[arg(long, env = "KVASIR_LEDGER_NETWORK", value_name = "NAME")]
+    pub network: Option<String>,
+    /// Public key of a hub to believe (replaces those of the settings file)
+    #[arg(long = "hub", env = "KVASIR_LEDGER_HUBS", value_delimiter = ',', value_name = "KEY")]
+    pub hubs: Vec<String>,
+    /// Public key of the treasury
+    #[arg(long, env = "KVASIR_LEDGER_TREASURY", value_delimiter = ',', value_name = "KEY")]
+    pub treasury: Vec<String>,
+    /// Public key of a settlement poller
+    #[arg(long = "settler", env = "KVASIR_LEDGER_SETTLERS", value_delimiter = ',', value_name = "KEY")]
+    pub settlers: Vec<String>,
+}
+
+/// The settings that hold.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Name of the network.
+    pub network: NetworkName,
+    /// The database file.
+    pub store: PathBuf,
+    /// Address to listen on.
+    pub listen: SocketAddr,
+    /// Keys that are believed.
+    pub keys: Keys,
+}
+
+impl ConfigFlags {
+    /// The settings file's content, and the file itself; empty where there is none and none was asked for.
+    pub fn file(&self) -> Result<(LedgerToml, PathBuf)> {
+        let path = self.config.clone().unwrap_or_else(|| DEFAULT_CONFIG.into());
+        if self.config.is_none() && !path.exists() {
+            return Ok((LedgerToml::default(), path));
+        }
+        let text = read_bounded(&path)?;
+        let file = toml::from_str(&text).with_context(|| format!("{}: not a ledger.toml", path.display()))?;
+        Ok((file, path))
+    }
+
+    /// All settings of a ledger.
+    pub fn settings(&self) -> Result<Settings> {
+        let (file, path) = self.file()?;
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        let store = self.store.clone().or(file.store.as_ref().map(|store| folder.join(store)));
+        let store = store.with_context(|| {
+            format!(
+                "no database is named: give --store, or `store` in {}; `kvasir-ledger init` makes both",
+                path.display()
+            )
+        })?;
+        let keys = Keys {
+            hubs: keys("hubs", &self.hubs, &file.hubs)?,
+            treasury: keys("treasury", &self.treasury, &file.treasury)?,
+            settlers: keys("settlers", &self.settlers, &file.settlers)?,
+            retired: keys("retired", &[], &file.retired)?,
+        };
+        let default_listen = || DEFAULT_LISTEN.parse().context("the default address");
+        let listen = file.listen.map_or_else(default_listen, Ok)?;
+        Ok(Settings { network: self.network_of(&file)?, store, listen, keys })
+    }
+
+    /// The network's name, from a flag, the environment or the settings file.
+    pub fn network_of(&self, file: &LedgerToml) -> Result<NetworkName> {
+        let name = self.network.as_deref().or(file.network.as_deref());
+        let name = name.context("no network is named: give --network, or `network` in ledger.toml")?;
+        name.parse().with_context(|| format!("network `{name}`"))
+    }
+}
+
+/// Reads a secret key file; refuses one that others on the machine can read.
+pub fn read_secret(path: &Path) -> Result<SecretKey> {
+    let show = path.display();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode =
+            fs::metadata(path).with_context(|| format!("{show}: cannot be read"))?.permissions().mode();
+        if mode & 0o077 != 0 {
+            bail!(
+                "{show}: other users can read this secret key (mode {:o}); run `chmod 600 {show}`",
+                mode & 0o777
+            );
+        }
+    }
+    SecretKey::from_text(&read_bounded(path)?).with_context(|| format!("{show}"))
+}
+
+/// Makes a secret key file that only its owner can read; never overwrites one.
+pub fn write_secret(path: &Path, key: &SecretKey) -> Result<()> {
+    use std::io::Write as _;
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        options.mode(0o600);
+    }
+    let mut file = options.open(path).with_context(|| format!("{}: cannot be made", path.display()))?;
+    file.write_all(key.to_text().as_bytes())
+        .and_then(|()| file.sync_all())
+        .with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+fn keys(what: &str, flags: &[String], file: &[String]) -> Result<Vec<PublicKey>> {
+    let chosen = if flags.is_empty() { file } else { flags };
+    chosen.iter().map(|key| key.trim().parse().with_context(|| format!("{what}: `{key}`"))).collect()
+}
+
+fn read_bounded(path: &Path) -> Result<String> {
+    use std::io::Read as _;
+    let show = path.display();
+    let mut text = String::new();
+    let file = fs::File::open(path).with_context(|| format!("{show}: cannot be opened"))?;
+    file.take(MAX_FILE_BYTES + 1)
+        .read_to_string(&mut text)
+        .with_context(|| format!("{show}: cannot be read"))?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        bail!("{show}: larger than {MAX_FILE_BYTES} bytes, so not the file that is meant");
+    }
+    Ok(text)
+}

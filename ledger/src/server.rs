@@ -1,1 +1,280 @@
-//! (being written)
+//! The HTTP service: one writer thread that owns the store, readers beside it, bounded everything.
+//!
+//! A note is answered after the transaction that holds it is on the disk. A caller that hangs up changes nothing: its
+//! note is stored or not, and sending it again gives the answer. For the LAN: no TLS, no credentials; what a note may do
+//! hangs on its signatures.
+
+mod reader;
+mod writer;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use kvasir_wire::limits::MAX_NOTE_BYTES;
+use kvasir_wire::note::NetworkName;
+use serde::Deserialize;
+use tokio::net::TcpListener;
+use tracing::{info, warn};
+
+use crate::api::{DEFAULT_PAGE, Ready};
+use crate::refusal::{LedgerError, Refusal};
+use crate::store::{Answers, Store, sqlite_version};
+use reader::Readers;
+use writer::Writer;
+
+/// How long one request may take, its body included.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often pending credit is looked at.
+pub const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// Writes that may wait; beyond it callers are told to come back.
+pub const MAX_WAITING_WRITES: usize = 256;
+
+/// Reads the time in Unix seconds; tests hand in their own.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// The system's clock.
+pub fn system_clock() -> Clock {
+    Arc::new(|| {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_secs())
+    })
+}
+
+/// Serves `store` on `listener` until `stop` completes; then answers what is in flight and closes the file.
+pub async fn serve(
+    listener: TcpListener,
+    store: Store,
+    network: NetworkName,
+    clock: Clock,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), LedgerError> {
+    let readers = Readers::open(store.path(), &network)?;
+    let (writer, writing) = Writer::start(store, clock.clone());
+    let service = Service(Arc::new(Inner { writer, readers, network, clock }));
+    let served = axum::serve(listener, routes(service)).with_graceful_shutdown(stop).await;
+    if let Err(error) = served {
+        warn!(%error, "the HTTP service ended");
+    }
+    // The routes held the writer's queue; it is gone now, so the thread finishes what is queued and closes the file.
+    let _ = tokio::task::spawn_blocking(move || writing.join()).await;
+    info!("stopped");
+    Ok(())
+}
+
+/// The address that a listener has got, for the line that tells it.
+pub async fn listen(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+#[derive(Clone)]
+struct Service(Arc<Inner>);
+
+struct Inner {
+    writer: Writer,
+    readers: Readers,
+    network: NetworkName,
+    clock: Clock,
+}
+
+fn routes(service: Service) -> Router {
+    Router::new()
+        .route("/v1/receipts", post(post_receipt).get(receipts))
+        .route("/v1/notes", post(post_note))
+        .route("/v1/notes/{leaf}", get(note))
+        .route("/v1/settlements", post(post_settlement))
+        .route("/v1/unsettled", get(unsettled))
+        .route("/v1/wallets/{payee}", get(wallet))
+        .route("/v1/accounts/{account}", get(account))
+        .route("/v1/price", get(price))
+        .route("/ready", get(ready))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_NOTE_BYTES))
+        .layer(middleware::from_fn(limit_time))
+        .with_state(service)
+}
+
+impl Service {
+    async fn write<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Store, u64) -> Result<T, LedgerError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        Ok(self.0.writer.write(change).await?)
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(Answers<'_>) -> Result<T, LedgerError> + Send + 'static,
+    ) -> Result<Json<T>, Failure> {
+        let inner = self.0.clone();
+        let answer = tokio::task::spawn_blocking(move || inner.readers.ask(question)).await;
+        Ok(Json(answer.map_err(|_| LedgerError::Busy("the reader has failed"))??))
+    }
+}
+
+async fn post_receipt(
+    State(service): State<Service>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Failure> {
+    let body = note_bytes(body)?;
+    let accepted = service.write(move |store, now| store.accept_receipt(&body, now)).await?;
+    Ok(Json(accepted).into_response())
+}
+
+async fn post_note(
+    State(service): State<Service>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Failure> {
+    let body = note_bytes(body)?;
+    let accepted = service.write(move |store, now| store.accept_note(&body, now)).await?;
+    Ok(Json(accepted).into_response())
+}
+
+async fn post_settlement(
+    State(service): State<Service>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Failure> {
+    let body = note_bytes(body)?;
+    let accepted = service.write(move |store, now| store.accept_settlement(&body, now)).await?;
+    Ok(Json(accepted).into_response())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Page {
+    after: Option<u64>,
+    limit: Option<u32>,
+}
+
+async fn receipts(
+    State(service): State<Service>,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Result<impl IntoResponse, Failure> {
+    let Query(page) = page.map_err(|error| bad_question(error.body_text()))?;
+    service.read(move |answers| answers.receipts(page.after, page.limit.unwrap_or(DEFAULT_PAGE))).await
+}
+
+async fn note(
+    State(service): State<Service>,
+    Path(leaf): Path<String>,
+) -> Result<impl IntoResponse, Failure> {
+    let leaf = digest(&leaf)?;
+    service.read(move |answers| answers.note(&leaf)).await
+}
+
+async fn wallet(
+    State(service): State<Service>,
+    Path(payee): Path<String>,
+) -> Result<impl IntoResponse, Failure> {
+    let payee = digest(&payee)?;
+    service.read(move |answers| answers.wallet(payee)).await
+}
+
+async fn account(
+    State(service): State<Service>,
+    Path(account): Path<String>,
+) -> Result<impl IntoResponse, Failure> {
+    let account = digest(&account)?;
+    service.read(move |answers| answers.account(account)).await
+}
+
+async fn price(State(service): State<Service>) -> Result<impl IntoResponse, Failure> {
+    let now = (service.0.clock)();
+    service.read(move |answers| answers.price(now)).await
+}
+
+async fn unsettled(State(service): State<Service>) -> Result<impl IntoResponse, Failure> {
+    service.read(|answers| answers.unsettled()).await
+}
+
+async fn ready(State(service): State<Service>) -> Result<impl IntoResponse, Failure> {
+    // A ledger whose writer has ended can answer questions, but is not ready.
+    service.write(|_, _| Ok(())).await?;
+    let network = service.0.network.to_string();
+    service
+        .read(move |answers| {
+            let (entries, root) = answers.head()?;
+            let sqlite = sqlite_version().to_owned();
+            Ok(Ready { ready: true, network, entries, root: root.to_string(), sqlite })
+        })
+        .await
+}
+
+async fn no_such_path() -> Failure {
+    let message = "there is nothing at this path";
+    Refusal::new(404, "no_such_path", message, "docs/ledger.md lists the paths").into()
+}
+
+async fn wrong_method() -> Failure {
+    let message = "this path does not take this method";
+    Refusal::new(405, "wrong_method", message, "docs/ledger.md lists paths and methods").into()
+}
+
+async fn limit_time(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let message =
+                format!("the request was not complete, or not done, within {} s", REQUEST_TIMEOUT.as_secs());
+            let advice = "send it again: a note that was stored meanwhile gives its first answer";
+            Failure::from(Refusal::new(408, "timeout", message, advice)).into_response()
+        }
+    }
+}
+
+fn note_bytes(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Failure> {
+    body.map_err(|error| {
+        if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
+            let message = format!("a note has at most {MAX_NOTE_BYTES} bytes");
+            Refusal::new(413, "too_large", message, "send one note a request").into()
+        } else {
+            let advice = "send the note's bytes as the request's body";
+            Refusal::new(400, "bad_body", error.body_text(), advice).into()
+        }
+    })
+}
+
+fn digest<T: std::str::FromStr>(text: &str) -> Result<T, Failure> {
+    text.parse().map_err(|_| {
+        let shown: String = text.chars().take(80).collect();
+        bad_question(format!("`{shown}` is not a digest of 64 lower-case hexadecimal digits"))
+    })
+}
+
+fn bad_question(message: String) -> Failure {
+    Refusal::new(400, "bad_question", message, "docs/ledger.md lists paths and parameters").into()
+}
+
+/// An error on its way to the caller.
+struct Failure(LedgerError);
+
+impl<E: Into<LedgerError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure(error.into())
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let (status, body) = self.0.answer();
+        if status >= 500 {
+            warn!(status, code = body.code, message = body.message, "cannot answer");
+        } else {
+            info!(status, code = body.code, message = body.message, "refused");
+        }
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, Json(body)).into_response()
+    }
+}

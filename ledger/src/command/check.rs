@@ -1,0 +1,101 @@
+//! `verify`: on the ledger's file, also while it is served.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use kvasir_wire::money::NanoKvr;
+use serde_json::json;
+
+use super::report;
+use crate::config::ConfigFlags;
+use crate::store::{Store, VerifyError, open_for_reading};
+
+/// Nothing is shown on a check that is faster than this.
+const QUIET: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  kvasir-ledger verify --config /var/lib/kvasir-ledger/ledger.toml --json\n\n\
+                        Exits with 1 and names the first bad index where anything is wrong. Keep `entries` and `root` \
+                        elsewhere:\nonly they show later that nothing was cut off at the end."
+)]
+pub(super) struct Verify {
+    #[command(flatten)]
+    config: ConfigFlags,
+}
+
+impl Verify {
+    pub(super) fn run(self, json: bool) -> Result<()> {
+        let settings = self.config.settings()?;
+        let connection = open_for_reading(&settings.store, &settings.network)?;
+        let mut progress = Progress::new();
+        let verdict = Store::verify(
+            &connection,
+            &settings.store,
+            &settings.network,
+            &settings.keys,
+            &mut |done, all| progress.show(done, all),
+        );
+        progress.clear();
+        match verdict {
+            Ok(verified) => {
+                let mut object = serde_json::to_value(&verified)?;
+                object["ok"] = json!(true);
+                let mut sentence = format!(
+                    "all {} entries are in order: {} receipts, {} settlements, {} conflicts kept\nroot {}\n",
+                    verified.entries,
+                    verified.receipts,
+                    verified.settlements,
+                    verified.conflicts,
+                    verified.root
+                );
+                for balance in &verified.balances {
+                    let amount = NanoKvr::new(balance.nanokvr);
+                    sentence.push_str(&format!("{:<8} {}  {amount} nanoKVR\n", balance.kind, balance.owner));
+                }
+                report(json, &object, &sentence)
+            }
+            Err(error) => {
+                let index = match &error {
+                    VerifyError::Entry { index, .. } => Some(*index),
+                    _ => None,
+                };
+                if json {
+                    let object =
+                        json!({ "ok": false, "first_bad_index": index, "message": error.to_string() });
+                    report(json, &object, "")?;
+                }
+                Err(anyhow!(error).context("the ledger is NOT in order"))
+            }
+        }
+    }
+}
+
+/// A line on a terminal once the check takes longer.
+struct Progress {
+    began: Instant,
+    shown: Option<Instant>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { began: Instant::now(), shown: None }
+    }
+
+    fn show(&mut self, done: u64, all: u64) {
+        let due = self.shown.map_or(self.began + QUIET, |shown| shown + QUIET / 10);
+        if Instant::now() >= due && std::io::stderr().is_terminal() {
+            self.shown = Some(Instant::now());
+            eprint!("\rverified {done} of {all} entries");
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    fn clear(&self) {
+        if self.shown.is_some() {
+            eprintln!();
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Accepting prices, grants, fundings, delegations and corrections.
+
+use kvasir_wire::account::{AccountError, Correction, Delegation, Fund, Grant, Price, Statement};
+use kvasir_wire::key::PublicKey;
+use kvasir_wire::note::Note;
+use rusqlite::params;
+
+use super::receipts::accepted;
+use super::{Owner, Writing, at, rows, signed};
+use crate::api::Accepted;
+use crate::refusal::{LedgerError, Refusal};
+
+impl Writing<'_> {
+    pub(super) fn note(&mut self, note: Note) -> Result<Accepted, LedgerError> {
+        if let Some(first) = self.stored(note.text_digest())? {
+            return Ok(accepted(first));
+        }
+        match note.text().lines().next().unwrap_or_default() {
+            Price::KIND => self.price(note),
+            Grant::KIND => self.grant(note),
+            Fund::KIND => self.fund(note),
+            Delegation::KIND => self.delegation(note),
+            Correction::KIND => self.correction(note),
+            other => {
+                let other: String = other.chars().take(80).collect();
+                let message = format!("`{other}` is no kind of note that is kept here");
+                let advice = "send price, grant, fund, delegate and correct notes here, receipts to /v1/receipts and \
+                              settlements to /v1/settlements";
+                Err(Refusal::new(400, "unknown_kind", message, advice).into())
+            }
+        }
+    }
+
+    fn price(&mut self, note: Note) -> Result<Accepted, LedgerError> {
+        self.verified::<Price>(&note, &self.keys.treasury)?;
+        self.append("price", &note)
+    }
+
+    fn grant(&mut self, note: Note) -> Result<Accepted, LedgerError> {
+        // The grant names the key that signs it: whoever holds that key spends from its own account.
+        let named = Grant::parse(note.text()).map_err(Refusal::from)?.backbone;
+        let grant = self.verified::<Grant>(&note, &[named])?;
+        let price = rows::entry_by_leaf(&self.transaction, &grant.price).map_err(at(self.path))?;
+        if price.is_none_or(|entry| entry.kind != "price") {
+            return Err(Refusal::new(
+                422,
+                "unknown_price",
+                format!("the grant names price {}, which is not kept here", grant.price),
+                "use the leaf hash that GET /v1/price gives",
+            )
+            .into());
+        }
+        self.append("grant", &note)
+    }
+
+    fn fund(&mut self, note: Note) -> Result<Accepted, LedgerError> {
+        let fund = self.verified::<Fund>(&note, &self.keys.treasury)?;
+        let balance = rows::balance(&self.transaction, Owner::Payer(fund.account)).map_err(at(self.path))?;
+        let issued = rows::balance(&self.transaction, Owner::Treasury).map_err(at(self.path))?;
+        let amount = fund.amount.get();
+        if balance.checked_add(amount).is_none() || issued.checked_sub(amount).is_none() {
+            return Err(Refusal::new(
+                422,
+                "amount_out_of_range",
+                format!(
+                    "account {} holds {balance} nanoKVR; {amount} more do not fit into 63 bits",
+                    fund.account
+                ),
+                "fund a smaller amount",
+            )
+            .into());
+        }
+        let accepted = self.append("fund", &note)?;
+        self.post(accepted.index, "fund", Owner::Treasury, Owner::Payer(fund.account), amount)?;
+        Ok(accepted)
+    }
+
+    fn delegation(&mut self, note: Note) -> Result<Accepted, LedgerError> {
+        let named = Delegation::parse(note.text()).map_err(Refusal::from)?.wallet;
+        let delegation = self.verified::<Delegation>(&note, &[named])?;
+        let accepted = self.append("delegate", &note)?;
+        self.transaction
+            .execute(
+                "INSERT INTO delegations (entry, worker, payee) VALUES (?, ?, ?)",
+                params![signed(accepted.index), delegation.worker.digest().0, delegation.payee().0],
+            )
+            .map_err(at(self.path))?;
+        Ok(accepted)
+    }
+
+    fn correction(&mut self, note: Note) -> Result<Accepted, LedgerError> {
+        let correction = self.verified::<Correction>(&note, &self.keys.treasury)?;
+        let Some(settled) = self.settlement_by_id(correction.settlement)? else {
+            return Err(Refusal::new(
+                422,
+                "unknown_settlement",
+                format!("no settlement {} is kept here", correction.settlement),
+                "name the id of a settlement, as its answer and its note give it",
+            )
+            .into());
+        };
+        if settled.reversed || settled.posted || self.now >= settled.pending_until {
+            let state =
+                if settled.reversed { "is reversed already" } else { "is posted: its 24 hours are over" };
+            return Err(Refusal::new(
+                409,
+                "not_pending",
+                format!("settlement {} {state}", correction.settlement),
+                "only pending credit can be reversed",
+            )
+            .into());
+        }
+        let accepted = self.append("correct", &note)?;
+        // Booked on the settlement, so that it can be reversed or posted, once, and never both.
+        let (pending, payer) = (Owner::Pending(settled.payee), Owner::Payer(settled.payer));
+        self.post(settled.entry, "reverse", pending, payer, settled.nanokvr)?;
+        Ok(accepted)
+    }
+
+    fn verified<S: Statement>(&self, note: &Note, keys: &[PublicKey]) -> Result<S, LedgerError> {
+        let statement = S::parse(note.text()).map_err(Refusal::from)?;
+        // First the network: a key of another network's treasury should not read as an unknown signer.
+        self.check_network(statement.network())?;
+        S::verify(note, keys).map_err(|error: AccountError| Refusal::from(error))?;
+        Ok(statement)
+    }
+}

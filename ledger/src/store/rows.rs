@@ -1,0 +1,98 @@
+//! Small reads that writing and answering share.
+
+use kvasir_merkle::{Accumulator, Hash};
+use kvasir_wire::id::{KeyDigest, WalletDigest};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::{Owner, signed};
+use crate::api::StoredNote;
+
+const ENTRY: &str = "SELECT number, kind, id, leaf, note FROM entries";
+
+/// The tree over all entries.
+pub fn tree(connection: &Connection) -> rusqlite::Result<Accumulator> {
+    let mut leaves = connection.prepare("SELECT leaf FROM entries ORDER BY number")?;
+    leaves.query_map([], |row| row.get(0).map(Hash))?.collect()
+}
+
+/// The number that the next entry gets.
+pub fn next_number(connection: &Connection) -> rusqlite::Result<u64> {
+    let find = "SELECT COALESCE(MAX(number) + 1, 0) FROM entries";
+    connection.prepare_cached(find)?.query_row([], |row| row.get(0)).map(unsigned)
+}
+
+/// Time of the latest entry or posting, 0 where there is none.
+pub fn latest_time(connection: &Connection) -> rusqlite::Result<u64> {
+    let entry = "SELECT received FROM entries ORDER BY number DESC LIMIT 1";
+    let posting = "SELECT at FROM postings ORDER BY number DESC LIMIT 1";
+    let mut latest = 0;
+    for find in [entry, posting] {
+        let time: Option<i64> =
+            connection.prepare_cached(find)?.query_row([], |row| row.get(0)).optional()?;
+        latest = latest.max(time.map_or(0, unsigned));
+    }
+    Ok(latest)
+}
+
+/// The entry whose text has this digest.
+pub fn entry_by_id(connection: &Connection, id: [u8; 32]) -> rusqlite::Result<Option<StoredNote>> {
+    one(connection, &format!("{ENTRY} WHERE id = ?"), id)
+}
+
+/// The entry whose whole note has this leaf hash.
+pub fn entry_by_leaf(connection: &Connection, leaf: &Hash) -> rusqlite::Result<Option<StoredNote>> {
+    one(connection, &format!("{ENTRY} WHERE leaf = ?"), leaf.0)
+}
+
+/// The entry with this number.
+pub fn entry_by_number(connection: &Connection, number: u64) -> rusqlite::Result<Option<StoredNote>> {
+    one(connection, &format!("{ENTRY} WHERE number = ?"), signed(number))
+}
+
+/// Delegations of a wallet to a worker, latest first.
+pub fn delegations(
+    connection: &Connection,
+    worker: KeyDigest,
+    payee: WalletDigest,
+) -> rusqlite::Result<Vec<StoredNote>> {
+    let which =
+        "WHERE number IN (SELECT entry FROM delegations WHERE worker = ? AND payee = ?) ORDER BY number DESC";
+    let mut find = connection.prepare_cached(&format!("{ENTRY} {which}"))?;
+    find.query_map(params![worker.0, payee.0], stored_note)?.collect()
+}
+
+/// What an account holds: all credits minus all debits.
+pub fn balance(connection: &Connection, owner: Owner) -> rusqlite::Result<i64> {
+    let find = "SELECT COALESCE((SELECT SUM(nanokvr) FROM postings WHERE credit = a.number), 0)
+                     - COALESCE((SELECT SUM(nanokvr) FROM postings WHERE debit = a.number), 0)
+                FROM accounts a WHERE kind = ? AND owner = ?";
+    let sum = connection
+        .prepare_cached(find)?
+        .query_row(params![owner.kind(), owner.digest()], |row| row.get(0))
+        .optional()?;
+    Ok(sum.unwrap_or(0))
+}
+
+/// A row of [`ENTRY`].
+pub fn stored_note(row: &Row<'_>) -> rusqlite::Result<StoredNote> {
+    Ok(StoredNote {
+        index: unsigned(row.get(0)?),
+        kind: row.get(1)?,
+        id: Hash(row.get(2)?).to_string(),
+        leaf: Hash(row.get(3)?).to_string(),
+        note: row.get(4)?,
+    })
+}
+
+/// Numbers are stored from 63-bit unsigned ones; a tampered negative one becomes 0 and is found by `verify`.
+pub fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+fn one(
+    connection: &Connection,
+    find: &str,
+    key: impl rusqlite::ToSql,
+) -> rusqlite::Result<Option<StoredNote>> {
+    connection.prepare_cached(find)?.query_row([key], stored_note).optional()
+}
