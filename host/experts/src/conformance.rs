@@ -1,31 +1,82 @@
 //! Proves a plugin on the golden vectors inside its signature.
 
+use kvasir_numerics::golden::{GoldenVector, Outcome, VectorError};
+use kvasir_numerics::{Swiglu, SwigluError};
 use kvasir_plugin::VerifiedPlugin;
-use kvasir_sandbox::{CompiledKernel, Engine, SandboxError};
+use kvasir_sandbox::{CompiledKernel, Engine, Fault, KernelInstance, KernelLimits, SandboxError};
+
+use crate::lane::shape;
 
 /// What was proven.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Vector files read.
-    pub files: usize,
-    /// Cases computed, every one equal to the last bit.
-    pub cases: usize,
+    /// Golden vectors computed; every output was equal to the last bit, every refusal the one that was due.
+    pub vectors: usize,
+    /// Rows computed, each in its batch and once more alone.
+    pub rows: usize,
 }
 
 /// Why a plugin is not what it promises to be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum ConformanceError {
     /// No golden vectors: nothing is promised.
-    #[error("the plugin carries no golden vectors, so nothing shows that it computes what it should")]
+    #[error(
+        "the plugin carries no golden vectors, so nothing shows that it computes what it should; do not use it"
+    )]
     NoVectors,
     /// The kernel could not be compiled or instantiated.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
+    /// A vector file that cannot be read.
+    #[error("golden vector {file}: {source}; ask the publisher for a correct package")]
+    Vector {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        source: VectorError,
+    },
+    /// A vector whose matrices are no expert.
+    #[error("golden vector {file}: {source}; ask the publisher for a correct package")]
+    Expert {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        source: SwigluError,
+    },
+    /// The kernel failed, or refused for another reason than the vector asks for.
+    #[error("golden vector {file}: {expected} was due, but {found}; do not use this plugin")]
+    Outcome {
+        /// The file.
+        file: String,
+        /// What should have happened.
+        expected: &'static str,
+        /// What happened.
+        found: String,
+    },
+    /// The kernel computed something else.
+    #[error(
+        "golden vector {file}: value {index} of row {row}{} has the bits {found:#010x}, {expected:#010x} were due; do not \
+         use this plugin",
+        if *alone { ", computed alone," } else { "" }
+    )]
+    Differs {
+        /// The file.
+        file: String,
+        /// The row.
+        row: usize,
+        /// Whether the row was computed alone.
+        alone: bool,
+        /// The value's index in its row.
+        index: usize,
+        /// Bits found.
+        found: u32,
+        /// Bits due.
+        expected: u32,
+    },
 }
 
-/// Compiles the plugin and computes every golden vector in it; each result must be equal to the last bit, alone and
-/// batched as the vector says.
+/// Compiles the plugin and computes every golden vector in it: each output must be equal to the last bit, for all rows
+/// at once and for each row alone, and each refusal must be the one that is due.
 pub fn conformance(plugin: &VerifiedPlugin) -> Result<Report, ConformanceError> {
     let kernel = CompiledKernel::compile(&Engine::shared()?, plugin)?;
     prove(plugin, &kernel)
@@ -33,9 +84,92 @@ pub fn conformance(plugin: &VerifiedPlugin) -> Result<Report, ConformanceError> 
 
 /// As [`conformance`], with a kernel that was compiled from `plugin`.
 pub(crate) fn prove(plugin: &VerifiedPlugin, kernel: &CompiledKernel) -> Result<Report, ConformanceError> {
-    let _ = kernel;
     if plugin.vectors().is_empty() {
         return Err(ConformanceError::NoVectors);
     }
-    Ok(Report::default())
+    // One instance for all, as in use: what one expert leaves behind must not change another's answer.
+    let mut instance = kernel.instantiate(KernelLimits::default())?;
+    let mut report = Report::default();
+    for (file, bytes) in plugin.vectors() {
+        let vector = GoldenVector::parse(bytes)
+            .map_err(|source| ConformanceError::Vector { file: file.clone(), source })?;
+        prove_one(&mut instance, file, &vector)?;
+        report.vectors += 1;
+        report.rows += vector.count;
+    }
+    Ok(report)
+}
+
+fn prove_one(
+    instance: &mut KernelInstance,
+    file: &str,
+    vector: &GoldenVector<'_>,
+) -> Result<(), ConformanceError> {
+    let outcome =
+        |expected, found: String| ConformanceError::Outcome { file: file.to_owned(), expected, found };
+    let expert = Swiglu::new(vector.gate, vector.up, vector.down)
+        .map_err(|source| ConformanceError::Expert { file: file.to_owned(), source })?;
+    let shape =
+        shape(&expert).ok_or_else(|| outcome("a known format", "the contract has none".to_owned()))?;
+    let loaded = instance.load(shape, vector.gate.bytes(), vector.up.bytes(), vector.down.bytes());
+    let handle = match (loaded, vector.outcome) {
+        (Err(SandboxError::Fault { fault: Fault::MalformedWeights, .. }), Outcome::MalformedWeights) => {
+            return Ok(());
+        }
+        (Ok(_), Outcome::MalformedWeights) => {
+            return Err(outcome("malformed-weights", "they were taken".to_owned()));
+        }
+        (Err(error), _) => return Err(outcome("a loaded expert", error.to_string())),
+        (Ok(handle), _) => handle,
+    };
+    let answer = instance.forward(&handle, vector.rows, vector.count as u32);
+    match (answer, vector.outcome) {
+        (Err(SandboxError::Fault { fault: Fault::MalformedRows, .. }), Outcome::MalformedRows)
+        | (Err(SandboxError::Fault { fault: Fault::NotFinite, .. }), Outcome::NotFinite) => {}
+        (Ok(values), Outcome::Output(output)) => {
+            let hidden = vector.down.rows();
+            compare(file, &values, output, hidden, None)?;
+            let row_bytes = vector.rows.len() / vector.count.max(1);
+            for row in 0..vector.count {
+                let rows = &vector.rows[row * row_bytes..][..row_bytes];
+                let values = instance
+                    .forward(&handle, rows, 1)
+                    .map_err(|error| outcome("the output of one row alone", error.to_string()))?;
+                compare(file, &values, &output[row * hidden * 4..][..hidden * 4], hidden, Some(row))?;
+            }
+        }
+        (Err(error), Outcome::Output(_)) => return Err(outcome("an output", error.to_string())),
+        (found, Outcome::NotFinite) => return Err(outcome("not-finite", told(found))),
+        (found, _) => return Err(outcome("malformed-rows", told(found))),
+    }
+    instance.unload(handle)?;
+    Ok(())
+}
+
+fn told(answer: Result<Vec<f32>, SandboxError>) -> String {
+    answer.map_or_else(|error| error.to_string(), |_| "the kernel answered".to_owned())
+}
+
+/// Compares bits; the sandbox has checked the lengths.
+fn compare(
+    file: &str,
+    values: &[f32],
+    output: &[u8],
+    hidden: usize,
+    alone: Option<usize>,
+) -> Result<(), ConformanceError> {
+    for (index, (value, due)) in values.iter().zip(output.as_chunks::<4>().0).enumerate() {
+        let (found, expected) = (value.to_bits(), u32::from_le_bytes(*due));
+        if found != expected {
+            return Err(ConformanceError::Differs {
+                file: file.to_owned(),
+                row: alone.unwrap_or(index / hidden),
+                alone: alone.is_some(),
+                index: index % hidden,
+                found,
+                expected,
+            });
+        }
+    }
+    Ok(())
 }

@@ -303,7 +303,7 @@ fn stored_bytes(weights: &Swiglu<'_>) -> u64 {
     [weights.gate(), weights.up(), weights.down()].iter().map(|matrix| matrix.bytes().len() as u64).sum()
 }
 
-fn shape(weights: &Swiglu<'_>) -> Option<ExpertShape> {
+pub(crate) fn shape(weights: &Swiglu<'_>) -> Option<ExpertShape> {
     let matrix = |matrix: Matrix<'_>| {
         Some(MatrixShape {
             format: WeightFormat::from_gguf(matrix.format().number())?,
