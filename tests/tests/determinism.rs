@@ -10,6 +10,7 @@ use kvasir_backbone::{
     TokenId, Wanted, generate,
 };
 use kvasir_model::Model;
+use kvasir_numerics::InstructionSet;
 use kvasir_tests::reference_experts::ReferenceExperts;
 
 const PROMPT: &str = "Kenya is in Africa. The capital of Kenya is Nairobi. The dialling code of Kenya is +";
@@ -77,6 +78,23 @@ fn threads_and_chunks_change_no_bit() {
                 assert_eq!(again, reference, "{} with {threads} threads, chunks of {chunk}", model.name());
             }
         }
+    }
+}
+
+#[test]
+fn instruction_sets_change_no_bit() {
+    let sampler = SamplerOptions::default();
+    for model in [atlas(), open("tests/data/tiny/tiny-q8_0.gguf"), open("tests/data/tiny/tiny-bf16.gguf")] {
+        let texts: Vec<_> = InstructionSet::available()
+            .map(|instructions| {
+                let backbone = backbone(&model, 1).with_instructions(instructions);
+                text(&backbone, &mut ReferenceExperts::plain(&model), usize::MAX, sampler)
+            })
+            .collect();
+        if texts.len() == 1 {
+            println!("skipped: this machine has no vector instructions to compare with the scalar reference");
+        }
+        assert!(texts.iter().all(|text| *text == texts[0]), "{}", model.name());
     }
 }
 

@@ -96,6 +96,13 @@ impl Backbone {
         self
     }
 
+    /// Computes with `instructions` instead of the machine's fastest. Every set gives the same bits; this is how a test
+    /// shows it.
+    pub fn with_instructions(mut self, instructions: InstructionSet) -> Backbone {
+        self.instructions = instructions;
+        self
+    }
+
     /// The model.
     pub fn model(&self) -> &Arc<Model> {
         &self.model

@@ -3,16 +3,17 @@
 //! Only outputs are shared out, never a sum, so the number of threads changes no bit. A fork costs microseconds when
 //! the other thread sleeps, so small work stays on the thread that has it.
 
-/// Work, in multiply-adds, below which nothing is shared. A fork from inside the pool costs 3 to 7 microseconds where
-/// the other thread must be woken, in which one thread does about this much.
-pub(crate) const LEAST_SHARED: usize = 96 * 1024;
+/// Work, in multiply-adds, below which nothing is shared: about 10 microseconds of one thread at one row (25 G
+/// multiply-adds/s). A fork costs 1.5 microseconds while the other thread still looks for work and 3 to 9 once it
+/// sleeps, so below this half the work is not saved.
+pub(crate) const LEAST_SHARED: usize = 256 * 1024;
 
 /// Pieces per thread: more than one, so that a thread that wakes late finds something left and one that is early is
 /// not idle.
 pub(crate) const PIECES_PER_THREAD: usize = 3;
 
 /// Least work of one piece, in multiply-adds: below it, handing over costs more than doing.
-pub(crate) const LEAST_PIECE: usize = 24 * 1024;
+pub(crate) const LEAST_PIECE: usize = 64 * 1024;
 
 /// Something with a cost in multiply-adds.
 pub(crate) trait Cost {
