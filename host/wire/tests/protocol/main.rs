@@ -1,0 +1,10 @@
+//! The protocol: byte vectors of `docs/protocol.md`, round trips, limits, hostile bytes, tickets, handshake, pairing.
+#![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+
+mod document;
+mod frames;
+mod handshakes;
+mod hostile;
+mod messages;
+mod samples;
+mod tickets;
