@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::identity::{ExpertDigest, ExpertIndex, LayerIndex};
 use crate::template::ChatTemplate;
 use crate::tensor::{ExpertTensors, LayerTensors, Tensor};
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::Tokenizer;
 use crate::{folder, gguf};
 
 /// An opened model. Holds its files mapped; share it in an `Arc`.
@@ -45,13 +45,6 @@ impl Model {
             Err(source) => return Err(ModelError::Unreadable { path: path.to_owned(), source }),
         };
         let Parts { name, config, tokenizer, chat_template, tensors } = parts;
-        if tokenizer.vocabulary() > config.vocabulary as usize {
-            let source = TokenizerError::TooManyTokens {
-                tokens: tokenizer.vocabulary() as u64,
-                vocabulary: u64::from(config.vocabulary),
-            };
-            return Err(ModelError::Tokenizer { file: path.to_owned(), source });
-        }
         tracing::debug!(
             %name,
             layers = config.layers,

@@ -33,16 +33,16 @@ pub(crate) fn open(path: &Path) -> Result<Parts, ModelError> {
     }
     let file = JsonFile::read(&config_path, limits::MAX_CONFIG_FILE_BYTES)?;
     let configuration::FolderConfig { mut config, tied, end_of_text } = configuration::read(&file)?;
-    let directory = index::open_tensors(path)?;
-
     let tokenizer_path = path.join("tokenizer.json");
     let tokenizer = read_file(&tokenizer_path, limits::MAX_LARGE_JSON_BYTES)?;
     let tokenizer = TokenizerParts::from_json(&tokenizer)
         .and_then(Tokenizer::new)
+        .and_then(|tokenizer| tokenizer.fitting(config.vocabulary))
         .map_err(|source| ModelError::Tokenizer { file: tokenizer_path, source })?;
     config.end_of_text = all_ends(path, &file, end_of_text, &tokenizer, &config)?;
     let chat_template = chat_template(path)?;
 
+    let directory = index::open_tensors(path)?;
     let layout = FolderLayout::of(&directory, tied);
     let tensors = assemble(&layout, &config, directory)?;
     let name =

@@ -45,6 +45,7 @@ pub(crate) fn open(path: &Path) -> Result<Parts, ModelError> {
     let (mut config, predicting) = configuration::read(keys)?;
     let vocabulary = vocabulary::read(keys)?;
     let tokenizer = Tokenizer::new(vocabulary.parts)
+        .and_then(|tokenizer| tokenizer.fitting(config.vocabulary))
         .map_err(|source| ModelError::Tokenizer { file: path.to_owned(), source })?;
     config.end_of_text = vocabulary.end_of_text;
     config.end_of_text.extend(tokenizer.end_tokens());

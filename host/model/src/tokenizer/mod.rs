@@ -94,6 +94,12 @@ impl Tokenizer {
         self.tokens.get(token.0 as usize).is_some_and(|token| token.special)
     }
 
+    /// The same tokenizer, if every token has a row in an embedding of `vocabulary` rows.
+    pub(crate) fn fitting(self, vocabulary: u32) -> Result<Tokenizer, TokenizerError> {
+        let (tokens, vocabulary) = (self.tokens.len() as u64, u64::from(vocabulary));
+        if tokens > vocabulary { Err(TokenizerError::TooManyTokens { tokens, vocabulary }) } else { Ok(self) }
+    }
+
     /// Special tokens that end a text by their name.
     pub(crate) fn end_tokens(&self) -> impl Iterator<Item = TokenId> {
         END_TEXTS.iter().filter_map(|text| self.token(text)).filter(|token| self.is_special(*token))
