@@ -1,0 +1,175 @@
+//! The same tokens and logits, to the last bit, whoever computes the experts and whatever happens to them.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod swarm_scene;
+
+use std::time::Duration;
+
+use kvasir_dispatch::{Deadlines, Placement};
+use kvasir_worker::{Fault, WorkerError};
+use swarm_scene::*;
+
+const TOKENS: usize = 6;
+
+#[test]
+fn remote_equals_local_in_both_placements_with_one_and_two_workers() {
+    let host = Host::new(tiny());
+    let layers = all_layers(&host.model);
+    let local = host.say(host.local().as_mut(), TOKENS);
+    for placement in [Placement::WholeLayers, Placement::Experts] {
+        for workers in [1, 2] {
+            let scene = Scene::new();
+            let running: Vec<_> = (0..workers).map(|seed| scene.worker(30 + seed as u8)).collect();
+            let swarm = join(&host, scene.swarm_options(workers, placement, &layers));
+            let said = host.say(&mut swarm.experts(host.local()), TOKENS);
+            assert_eq!(said, local, "{placement:?} with {workers} workers");
+            let statistics = swarm.finish();
+            assert_eq!(statistics.failovers, 0, "{statistics:#?}");
+            assert_eq!(statistics.local_calls, 0, "every layer is remote");
+            assert_eq!(statistics.round_trips, (layers.len() * TOKENS) as u64);
+            assert_eq!(statistics.workers.len(), workers);
+            assert!(statistics.workers.iter().all(|worker| worker.calls > 0), "{statistics:#?}");
+            drop(running);
+        }
+    }
+}
+
+#[test]
+fn a_layer_shared_between_this_machine_and_a_worker_gives_the_same_bits() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    let _worker = scene.worker(30);
+    let mut options = scene.swarm_options(1, Placement::Experts, &all_layers(&host.model));
+    options.remote_experts = Some(2..7);
+    let swarm = join(&host, options);
+    assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
+    let statistics = swarm.finish();
+    assert!(statistics.remote_calls > 0);
+    assert_eq!(statistics.failovers, 0);
+}
+
+#[test]
+fn the_demo_model_gives_the_same_bits_on_two_workers() {
+    let host = Host::new(atlas());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    let _workers = [scene.worker(30), scene.worker(31)];
+    let swarm = join(&host, scene.swarm_options(2, Placement::Experts, &all_layers(&host.model)));
+    assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
+    assert_eq!(swarm.finish().failovers, 0);
+}
+
+#[test]
+fn a_worker_with_the_model_file_fetches_nothing_but_proofs() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), 2);
+    let scene = Scene::new();
+    let mut options = scene.worker_options(30);
+    options.model = Some(tiny());
+    let _worker = RunningWorker::start(options);
+    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    assert_eq!(host.say(&mut swarm.experts(host.local()), 2), local);
+    let statistics = swarm.finish();
+    let config = host.model.config();
+    assert_eq!(statistics.workers[0].expert_bytes, u64::from(config.layers * config.experts), "a byte a proof");
+    assert_eq!(statistics.failovers, 0);
+}
+
+#[test]
+fn a_worker_killed_at_every_call_changes_nothing() {
+    let host = Host::new(tiny());
+    let layers = all_layers(&host.model);
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let calls = layers.len() * TOKENS;
+    for dies_after in 0..calls as u64 {
+        let scene = Scene::new();
+        let worker = scene.worker_with_fault(30, Fault::DieAfter { results: dies_after });
+        let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &layers));
+        let said = host.say(&mut swarm.experts(host.local()), TOKENS);
+        assert_eq!(said, local, "killed at call {}", dies_after + 1);
+        let statistics = swarm.statistics();
+        assert_eq!(statistics.accepted, dies_after);
+        assert_eq!(statistics.failovers, 1, "the call in hand: {statistics:#?}");
+        assert_eq!(statistics.links_lost, 1);
+        assert_eq!(statistics.local_calls, calls as u64 - dies_after - 1);
+        match worker.join() {
+            Err(WorkerError::DiedOnPurpose { results }) => assert_eq!(results, dies_after),
+            other => panic!("{other:?}"),
+        }
+        drop(swarm);
+    }
+}
+
+#[test]
+fn one_of_two_workers_killed_changes_nothing() {
+    let host = Host::new(tiny());
+    let layers = all_layers(&host.model);
+    let local = host.say(host.local().as_mut(), TOKENS);
+    for placement in [Placement::WholeLayers, Placement::Experts] {
+        for dies_after in [0, 3, 7] {
+            let scene = Scene::new();
+            let _dying = scene.worker_with_fault(30, Fault::DieAfter { results: dies_after });
+            let _living = scene.worker(31);
+            let swarm = join(&host, scene.swarm_options(2, placement, &layers));
+            let said = host.say(&mut swarm.experts(host.local()), TOKENS);
+            assert_eq!(said, local, "{placement:?}, killed after {dies_after}");
+            let statistics = swarm.finish();
+            assert!(statistics.failovers >= 1, "{statistics:#?}");
+            assert_eq!(statistics.deadlines_missed, 0, "a lost link is noticed at once");
+        }
+    }
+}
+
+#[test]
+fn a_stalled_worker_costs_one_deadline_and_no_bit() {
+    let host = Host::new(tiny());
+    let layers = all_layers(&host.model);
+    let local = host.say(host.local().as_mut(), TOKENS);
+    for stalls_after in [0, 5] {
+        let scene = Scene::new();
+        let worker = scene.worker_with_fault(30, Fault::StallAfter { results: stalls_after });
+        let mut options = scene.swarm_options(1, Placement::WholeLayers, &layers);
+        let short = Duration::from_millis(400);
+        options.deadlines = Deadlines { floor: short, ceiling: short };
+        options.finish_timeout = Duration::from_millis(100);
+        let swarm = join(&host, options);
+        let said = host.say(&mut swarm.experts(host.local()), TOKENS);
+        assert_eq!(said, local);
+        let statistics = swarm.finish();
+        assert_eq!(statistics.deadlines_missed, 1, "it is left alone while it owes an answer: {statistics:#?}");
+        assert_eq!(statistics.accepted, stalls_after);
+        drop(worker);
+    }
+}
+
+#[test]
+fn a_flipped_bit_shows_in_the_logits() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    let _worker = scene.worker_with_fault(30, Fault::FlipBit { result: 1 });
+    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    let said = host.say(&mut swarm.experts(host.local()), TOKENS);
+    assert_ne!(said.logits, local.logits, "the comparison can fail");
+    assert_eq!(swarm.finish().failovers, 0, "well-formed wrong numbers are not noticed here");
+}
+
+#[test]
+fn a_worker_that_comes_back_is_used_again() {
+    let host = Host::new(tiny());
+    let layers = all_layers(&host.model);
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    let dying = scene.worker_with_fault(30, Fault::DieAfter { results: 4 });
+    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &layers));
+    let mut experts = swarm.experts(host.local());
+    assert_eq!(host.say(&mut experts, TOKENS), local);
+    assert!(dying.join().is_err());
+    let _back = scene.worker(30);
+    swarm.wait_for_workers(1, PATIENCE).unwrap();
+    assert_eq!(host.say(&mut experts, TOKENS), local);
+    let statistics = swarm.finish();
+    assert_eq!(statistics.workers.len(), 2);
+    assert_eq!(statistics.workers[1].accepted, (layers.len() * TOKENS) as u64);
+}

@@ -1,0 +1,347 @@
+//! A whole swarm in one process: a real hub on a real socket, a ledger that remembers, workers that can be killed.
+//!
+//! Every worker and the hub have a tokio runtime of their own, so that dropping one is the death of a process: sockets
+//! close, nobody says goodbye.
+#![allow(dead_code)] // each test binary uses a part of it
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ed25519_dalek::SigningKey;
+use kvasir_backbone::{Backbone, Experts, Feed, Sequence, TokenId, Wanted};
+use kvasir_dispatch::{Placement, Statistics, Swarm, SwarmOptions};
+use kvasir_experts::{ExpertRunner, LocalExperts, RunnerOptions, VerifiedPlugin};
+use kvasir_gateway::hub::filing::{Ledger, LedgerError};
+use kvasir_gateway::hub::{HubOptions, HubServer};
+use kvasir_gateway::stop::{Stopper, switch};
+use kvasir_model::{LayerIndex, Model};
+use kvasir_plugin::{PackageContents, PublisherKey, TrustStore, UnixSeconds, Validity, pack, verify};
+use kvasir_wire::handshake::HubIdentity;
+use kvasir_wire::id::PluginDigest;
+use kvasir_wire::key::{PublicKey, SecretKey};
+use kvasir_wire::note::Note;
+use kvasir_wire::receipt::Receipt;
+use kvasir_wire::ticket::{EdgeKey, Role, Ticket, TicketClaims, TicketLimits};
+use kvasir_worker::{Event, Fault, Stop, Summary, Worker, WorkerError, WorkerOptions, stop};
+use tokio::runtime::Runtime;
+
+/// How long anything in these tests may take before it counts as hanging. No figure of it is asserted.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub const NETWORK: &str = "test";
+
+/// A hub and what is needed to join it.
+pub struct Scene {
+    pub address: String,
+    pub hub_key: SecretKey,
+    pub edge_key: EdgeKey,
+    pub ledger: Arc<MemoryLedger>,
+    _stopper: Stopper,
+    _spool: tempfile::TempDir,
+    _runtime: Runtime,
+}
+
+/// A ledger that keeps everything it is given.
+#[derive(Default)]
+pub struct MemoryLedger {
+    pub receipts: Mutex<Vec<Note>>,
+    pub grants: Mutex<Vec<Note>>,
+}
+
+impl Ledger for MemoryLedger {
+    fn post_receipt(&self, note: &Note) -> Result<(), LedgerError> {
+        self.receipts.lock().unwrap().push(note.clone());
+        Ok(())
+    }
+
+    fn post_grant(&self, note: &Note) -> Result<(), LedgerError> {
+        self.grants.lock().unwrap().push(note.clone());
+        Ok(())
+    }
+
+    fn price(&self) -> Result<String, LedgerError> {
+        Ok("77".repeat(32))
+    }
+}
+
+impl MemoryLedger {
+    /// The last receipt of every session.
+    pub fn last_receipts(&self) -> BTreeMap<String, Receipt> {
+        let receipts = self.receipts.lock().unwrap();
+        let parsed = receipts.iter().map(|note| Receipt::parse(note.text()).unwrap());
+        parsed.map(|receipt| (receipt.terms.session.to_string(), receipt)).collect()
+    }
+}
+
+pub fn key(seed: u8) -> SecretKey {
+    SecretKey::from_seed([seed; 32])
+}
+
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+impl Scene {
+    pub fn new() -> Self {
+        let hub_key = key(1);
+        let edge_key = EdgeKey::from_bytes([2; 32]);
+        let identity =
+            HubIdentity { network: NETWORK.to_owned(), key: hub_key.clone(), edge: edge_key.clone() };
+        let spool = tempfile::tempdir().unwrap();
+        let ledger = Arc::new(MemoryLedger::default());
+        let runtime = runtime();
+        let (stopper, stop) = switch();
+        let options = HubOptions::new("127.0.0.1:0".parse().unwrap(), identity, spool.path().to_owned());
+        let server = runtime.block_on(HubServer::bind(options, ledger.clone(), Box::new(|_| {}))).unwrap();
+        let address = format!("ws://{}", server.address());
+        runtime.spawn(server.run(stop));
+        Self { address, hub_key, edge_key, ledger, _stopper: stopper, _spool: spool, _runtime: runtime }
+    }
+
+    pub fn ticket(&self, role: Role, holder: PublicKey, plugin: &VerifiedPlugin) -> Ticket {
+        let claims = TicketClaims {
+            network: NETWORK.to_owned(),
+            role,
+            holder,
+            hub: self.hub_key.public(),
+            wallet: (role == Role::Worker).then(|| key(9).public().wallet_digest()),
+            plugins: vec![PluginDigest(plugin.digest().0)],
+            publishers: Vec::new(),
+            limits: TicketLimits { sessions: 8, session_bytes: 0 },
+            issued: now() - 10,
+            expires: now() + 3600,
+        };
+        Ticket::issue(&claims, &self.hub_key, &self.edge_key).unwrap()
+    }
+
+    pub fn swarm_options(&self, workers: usize, placement: Placement, layers: &[u16]) -> SwarmOptions {
+        let key = key(20);
+        let ticket = self.ticket(Role::Backbone, key.public(), plugin());
+        let mut options =
+            SwarmOptions::new(self.address.clone(), ticket, key, PluginDigest(plugin().digest().0));
+        options.workers = NonZeroUsize::new(workers).unwrap();
+        options.placement = placement;
+        options.remote_layers = layers.iter().map(|layer| LayerIndex(*layer)).collect();
+        options
+    }
+
+    pub fn worker_options(&self, seed: u8) -> WorkerOptions {
+        let key = key(seed);
+        let ticket = self.ticket(Role::Worker, key.public(), plugin());
+        let mut options = WorkerOptions::new(self.address.clone(), ticket, key, plugin().clone());
+        options.threads = NonZeroUsize::new(1);
+        options
+    }
+
+    pub fn worker(&self, seed: u8) -> RunningWorker {
+        RunningWorker::start(self.worker_options(seed))
+    }
+
+    pub fn worker_with_fault(&self, seed: u8, fault: Fault) -> RunningWorker {
+        let mut options = self.worker_options(seed);
+        options.danger_fault = Some(fault);
+        RunningWorker::start(options)
+    }
+}
+
+pub fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// A worker with a thread and a runtime of its own.
+pub struct RunningWorker {
+    pub log: Arc<EventLog>,
+    stop: Option<Stop>,
+    thread: Option<JoinHandle<Result<Summary, WorkerError>>>,
+}
+
+#[derive(Default)]
+pub struct EventLog {
+    events: Mutex<Vec<Event>>,
+    changed: Condvar,
+    ended: AtomicBool,
+}
+
+impl EventLog {
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
+    }
+
+    /// Waits for an event; panics if the worker ends or too much time passes without it.
+    pub fn wait_for<T>(&self, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
+        let mut events = self.events.lock().unwrap();
+        loop {
+            if let Some(found) = events.iter().find_map(&mut wanted) {
+                return found;
+            }
+            assert!(!self.ended.load(Ordering::SeqCst), "the worker ended; it told {events:#?}");
+            let (guard, timeout) = self.changed.wait_timeout(events, PATIENCE).unwrap();
+            events = guard;
+            assert!(!timeout.timed_out(), "waited in vain; the worker told {events:#?}");
+        }
+    }
+}
+
+impl RunningWorker {
+    pub fn start(mut options: WorkerOptions) -> Self {
+        let log = Arc::new(EventLog::default());
+        let theirs = Arc::clone(&log);
+        options.events = Arc::new(move |event| {
+            theirs.events.lock().unwrap().push(event);
+            theirs.changed.notify_all();
+        });
+        let (stop, listen) = stop();
+        let theirs = Arc::clone(&log);
+        let thread = std::thread::spawn(move || {
+            let runtime = runtime();
+            let outcome = Worker::new(options).and_then(|worker| runtime.block_on(worker.run(listen)));
+            // The runtime dies with its sockets: to the others it is as if the process had been killed.
+            runtime.shutdown_background();
+            theirs.ended.store(true, Ordering::SeqCst);
+            theirs.changed.notify_all();
+            outcome
+        });
+        Self { log, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Waits for its end.
+    pub fn join(mut self) -> Result<Summary, WorkerError> {
+        self.thread.take().unwrap().join().unwrap()
+    }
+
+    /// Asks it to stop and waits for its end.
+    pub fn stop(self) -> Result<Summary, WorkerError> {
+        self.stop.as_ref().unwrap().stop();
+        self.join()
+    }
+}
+
+impl Drop for RunningWorker {
+    fn drop(&mut self) {
+        if let (Some(stop), Some(thread)) = (self.stop.take(), self.thread.take()) {
+            stop.stop();
+            if !std::thread::panicking() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// The first plugin, as this checkout has it, signed by a key of the tests.
+pub fn plugin() -> &'static VerifiedPlugin {
+    static PLUGIN: OnceLock<VerifiedPlugin> = OnceLock::new();
+    PLUGIN.get_or_init(|| plugin_by(7))
+}
+
+/// The same kernel signed by another publisher: another plugin.
+pub fn plugin_by(publisher: u8) -> VerifiedPlugin {
+    let folder = kvasir_tests::root().join("plugins/swiglu");
+    let release = std::fs::read_dir(folder.join("release")).unwrap();
+    let component = release
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "wasm"))
+        .expect("the released kernel is part of the checkout");
+    let vectors = std::fs::read_dir(folder.join("vectors")).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
+    });
+    let contents = PackageContents {
+        manifest: std::fs::read(folder.join("plugin.toml")).unwrap(),
+        component: std::fs::read(component).unwrap(),
+        vectors: vectors.collect(),
+    };
+    let signing_key = SigningKey::from_bytes(&[publisher; 32]);
+    let validity = Validity { not_before: UnixSeconds(now() - 60), expires: UnixSeconds(now() + 3600) };
+    let package = pack(&contents, validity, &signing_key).unwrap();
+    let trusted = PublisherKey { key: signing_key.verifying_key(), name: None };
+    verify(&package, &TrustStore::from_keys([trusted]).unwrap(), UnixSeconds(now())).unwrap()
+}
+
+pub fn tiny() -> Arc<Model> {
+    model("tests/data/tiny/tiny-q8_0.gguf")
+}
+
+pub fn atlas() -> Arc<Model> {
+    model("models/atlas/atlas-q4_k_m.gguf")
+}
+
+pub fn model(path: &str) -> Arc<Model> {
+    Arc::new(Model::open(&kvasir_tests::root().join(path)).unwrap())
+}
+
+/// A backbone and local experts that share one runner, which compiles once for a whole test binary's model.
+pub struct Host {
+    pub model: Arc<Model>,
+    pub backbone: Backbone,
+    pub runner: Arc<ExpertRunner>,
+}
+
+impl Host {
+    pub fn new(model: Arc<Model>) -> Self {
+        let backbone = Backbone::new(Arc::clone(&model), NonZeroUsize::new(1)).unwrap();
+        let runner = Arc::new(ExpertRunner::new(plugin(), RunnerOptions::default()).unwrap());
+        Self { model, backbone, runner }
+    }
+
+    pub fn local(&self) -> Box<LocalExperts> {
+        Box::new(LocalExperts::new(Arc::clone(&self.model), Arc::clone(&self.runner)))
+    }
+
+    /// Greedy tokens after a prompt, with the bits of every step's logits.
+    pub fn say(&self, experts: &mut dyn Experts, tokens: usize) -> Said {
+        self.say_and(experts, tokens, |_| {})
+    }
+
+    /// The same, calling `before` before every pass, the prompt's included.
+    pub fn say_and(&self, experts: &mut dyn Experts, tokens: usize, mut before: impl FnMut(usize)) -> Said {
+        let vocabulary = self.model.config().vocabulary;
+        let prompt: Vec<TokenId> = [11u32, 5, 93, 28, 60, 7].map(|token| TokenId(token % vocabulary)).to_vec();
+        let mut sequence = self.backbone.start();
+        let mut said = Said { tokens: Vec::new(), logits: Vec::new() };
+        let mut feed = prompt;
+        for step in 0..tokens {
+            before(step);
+            let logits = self.pass(experts, &mut sequence, &feed);
+            let next = kvasir_backbone::greedy(&logits);
+            said.logits.push(logits.iter().map(|logit| logit.to_bits()).collect());
+            said.tokens.push(next);
+            feed = vec![next];
+        }
+        said
+    }
+
+    fn pass(&self, experts: &mut dyn Experts, sequence: &mut Sequence, tokens: &[TokenId]) -> Vec<f32> {
+        let mut feeds = [Feed { sequence, tokens, logits: Wanted::Last }];
+        let logits = self.backbone.forward(&mut feeds, experts).unwrap();
+        logits[0].last().unwrap().to_vec()
+    }
+}
+
+/// What a model said, to the bit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    pub tokens: Vec<TokenId>,
+    pub logits: Vec<Vec<u32>>,
+}
+
+/// Joins with so many workers and waits until they hold their experts.
+pub fn join(host: &Host, options: SwarmOptions) -> Swarm {
+    let workers = options.workers.get();
+    let swarm = Swarm::join(Arc::clone(&host.model), options).unwrap();
+    swarm.wait_for_workers(workers, PATIENCE).unwrap();
+    swarm
+}
+
+/// All layers of a model.
+pub fn all_layers(model: &Model) -> Vec<u16> {
+    (0..model.config().layers as u16).collect()
+}
+
+/// Metered bytes of a swarm's complete receipts.
+pub fn receipted(statistics: &Statistics) -> u64 {
+    statistics.workers.iter().map(|worker| worker.receipted_bytes).sum()
+}
