@@ -99,6 +99,8 @@ pub struct HubTable {
     pub network: Option<String>,
     /// The hub's secret key file.
     pub hub_key: Option<PathBuf>,
+    /// The edge key file: tickets carry a seal made with it.
+    pub edge_key: Option<PathBuf>,
     /// The ledger's address, `http://host:port`.
     pub ledger: Option<String>,
     /// Folder for receipts that the ledger has not taken yet.
@@ -119,8 +121,8 @@ pub struct SettleTable {
     pub settler_key: Option<PathBuf>,
     /// The file that holds how far receipts were read.
     pub cursor: Option<PathBuf>,
-    /// Seconds between two looks.
-    pub interval_seconds: Option<u64>,
+    /// Time between two looks, for example `5s`.
+    pub interval: Option<String>,
 }
 
 impl GatewayFile {
@@ -147,6 +149,7 @@ impl GatewayFile {
             &mut file.edge.certificate_key,
             &mut file.edge.edge_key,
             &mut file.hub.hub_key,
+            &mut file.hub.edge_key,
             &mut file.hub.spool,
             &mut file.settle.settler_key,
             &mut file.settle.cursor,

@@ -94,7 +94,7 @@ pub fn issue(order: TicketOrder, hub: &SecretKey, edge: &EdgeKey, now: u64) -> R
     Ticket::issue(&claims, hub, edge)
 }
 
-/// A length of time as people write it: a whole number and `s`, `m`, `h` or `d`; at most a ticket's longest life.
+/// How long a ticket shall hold: as [`Span`], up to a ticket's longest life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime(pub Duration);
 
@@ -103,21 +103,37 @@ impl FromStr for Lifetime {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let days = MAX_TICKET_SECONDS / 86_400;
-        let expected = format!("expected a whole number and s, m, h or d, up to {days}d: for example 30d");
-        let unit = match text.as_bytes().last() {
-            Some(b's') => 1,
-            Some(b'm') => 60,
-            Some(b'h') => 3_600,
-            Some(b'd') => 86_400,
-            _ => return Err(expected),
-        };
-        let seconds = text[..text.len() - 1].parse::<u64>().ok().and_then(|count| count.checked_mul(unit));
-        match seconds {
-            Some(seconds) if seconds > 0 && seconds <= MAX_TICKET_SECONDS => {
-                Ok(Lifetime(Duration::from_secs(seconds)))
+        match text.parse::<Span>() {
+            Ok(Span(length)) if length.as_secs() > 0 && length.as_secs() <= MAX_TICKET_SECONDS => {
+                Ok(Lifetime(length))
             }
-            _ => Err(expected),
+            Ok(_) => Err(format!("a ticket holds for 1s to {days}d")),
+            Err(error) => Err(error),
         }
+    }
+}
+
+/// A length of time as people write it: a whole number and `ms`, `s`, `m`, `h` or `d`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || "expected a whole number and ms, s, m, h or d: for example 30d or 200ms".to_owned();
+        let digits = text.find(|character: char| !character.is_ascii_digit()).ok_or_else(expected)?;
+        let (count, unit) = text.split_at(digits);
+        let milliseconds = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(expected()),
+        };
+        let length = count.parse::<u64>().ok().and_then(|count| count.checked_mul(milliseconds));
+        length.map(|length| Span(Duration::from_millis(length))).ok_or_else(expected)
     }
 }
 
@@ -129,7 +145,8 @@ mod tests {
     fn lifetimes_are_read_and_bounded() {
         assert_eq!("30d".parse(), Ok(Lifetime(Duration::from_secs(30 * 86_400))));
         assert_eq!("90s".parse(), Ok(Lifetime(Duration::from_secs(90))));
-        for text in ["", "d", "0d", "-1d", "1.5d", "367d", "30", "18446744073709551615d", "5\u{e9}"] {
+        assert_eq!("200ms".parse(), Ok(Span(Duration::from_millis(200))));
+        for text in ["", "d", "0d", "-1d", "1.5d", "367d", "30", "5ms", "18446744073709551615d", "5\u{e9}"] {
             assert!(text.parse::<Lifetime>().is_err(), "{text}");
         }
     }

@@ -12,6 +12,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test that unwraps fails, which is what it should do
 
 pub mod certificate;
+pub mod command;
 pub mod config;
 pub mod credentials;
 pub mod edge;

@@ -11,6 +11,7 @@
 //! on is never signed here.
 
 use kvasir_wire::{
+    account::{Grant, Statement as _},
     frame::{FrameError, Header},
     handshake::HubIdentity,
     id::{KeyDigest, SessionId, WalletDigest},
@@ -46,6 +47,8 @@ pub struct Books {
     /// Bytes, up and down, of every result relayed, those left out of receipts included.
     relayed_bytes: (u64, u64),
     first_byte: Option<u64>,
+    /// Leaf hash of the backbone's grant in hexadecimal, once it has come.
+    grant: Option<String>,
     last: Option<Receipt>,
     on_its_way: Option<OnItsWay>,
     ended: bool,
@@ -55,11 +58,21 @@ pub struct Books {
 #[derive(Debug)]
 enum OnItsWay {
     /// The backbone was asked.
-    AtBackbone(CutRequest),
+    Backbone(CutRequest),
     /// The worker was asked.
-    AtWorker { receipt: Receipt, results: u64, excluded: Vec<u64>, hub: Signature, backbone: Signature },
+    Worker(Box<Proposed>),
     /// Signed by all, on its way to the ledger.
-    AtLedger,
+    Ledger,
+}
+
+/// A receipt that hub and backbone have signed.
+#[derive(Debug)]
+struct Proposed {
+    receipt: Receipt,
+    results: u64,
+    excluded: Vec<u64>,
+    hub: Signature,
+    backbone: Signature,
 }
 
 /// What a session has been counted for so far, for logs and status.
@@ -88,6 +101,7 @@ impl Books {
             uncut_bytes: 0,
             relayed_bytes: (0, 0),
             first_byte: None,
+            grant: None,
             last: None,
             on_its_way: None,
             ended: false,
@@ -97,6 +111,30 @@ impl Books {
     /// The session.
     pub fn session(&self) -> SessionId {
         self.facts.transcript.session
+    }
+
+    /// Takes the backbone's `grant` payload: checks that it allows this session to be billed. Gives the note, to be filed
+    /// before any receipt.
+    pub fn granted(&mut self, payload: &[u8]) -> Result<Note, Refusal> {
+        let note = Note::parse(payload).map_err(|error| self.disputed(error))?;
+        let (grant, _) = Grant::verify(&note, &[self.backbone()]).map_err(|error| self.disputed(error))?;
+        let transcript = &self.facts.transcript;
+        let checks = [
+            ("network", grant.network.to_string() == transcript.network),
+            ("session", grant.session.is_none_or(|session| session == transcript.session)),
+            ("hub", grant.hub == self.hub.public().digest()),
+            ("worker", grant.worker.is_none_or(|worker| worker == transcript.worker.key.digest())),
+            ("price", grant.price.to_string() == self.facts.price),
+        ];
+        if let Some((line, _)) = checks.into_iter().find(|(_, holds)| !holds) {
+            return Err(
+                self.disputed(format!("the line `{line}` of the backbone's grant is not this session's"))
+            );
+        }
+        if self.grant.replace(note.leaf_hash().to_string()).is_some() {
+            return Err(self.disputed("the backbone granted twice"));
+        }
+        Ok(note)
     }
 
     /// Looks at a header that is about to be relayed. A result's last frame gives the call that it answers: give it to
@@ -175,7 +213,7 @@ impl Books {
             to: now.max(earliest),
             is_final,
         };
-        self.on_its_way = Some(OnItsWay::AtBackbone(cut));
+        self.on_its_way = Some(OnItsWay::Backbone(cut));
         Some(ReceiptMessage::Cut(cut).encode())
     }
 
@@ -185,7 +223,7 @@ impl Books {
         let Countersign::Backbone { text, excluded, signature } = Countersign::decode(payload)? else {
             return Err(self.disputed("the backbone sent a worker's countersignature"));
         };
-        let Some(OnItsWay::AtBackbone(cut)) = &self.on_its_way else {
+        let Some(OnItsWay::Backbone(cut)) = &self.on_its_way else {
             return Err(self.disputed("the backbone countersigned a receipt that it was not asked for"));
         };
         let cut = *cut;
@@ -197,8 +235,13 @@ impl Books {
         let hub = receipt.sign(&self.hub);
         let proposal =
             ReceiptMessage::Proposal { text, excluded: excluded.clone(), hub, backbone: signature }.encode();
-        self.on_its_way =
-            Some(OnItsWay::AtWorker { receipt, results: cut.results, excluded, hub, backbone: signature });
+        self.on_its_way = Some(OnItsWay::Worker(Box::new(Proposed {
+            receipt,
+            results: cut.results,
+            excluded,
+            hub,
+            backbone: signature,
+        })));
         Ok(proposal)
     }
 
@@ -207,10 +250,10 @@ impl Books {
         let Countersign::Worker { seq, signature: worker } = Countersign::decode(payload)? else {
             return Err(self.disputed("the worker sent a backbone's countersignature"));
         };
-        let Some(OnItsWay::AtWorker { receipt, results, excluded, hub, backbone }) = self.on_its_way.take()
-        else {
+        let Some(OnItsWay::Worker(proposed)) = self.on_its_way.take() else {
             return Err(self.disputed("the worker countersigned a receipt that it was not asked for"));
         };
+        let Proposed { receipt, results, excluded, hub, backbone } = *proposed;
         if seq != receipt.seq {
             return Err(
                 self.disputed(format!("the worker signed receipt {seq} where {} was proposed", receipt.seq))
@@ -227,7 +270,7 @@ impl Books {
         self.uncut_bytes = self.tally.uncut_bytes();
         self.ended = signed.receipt().is_final;
         self.last = Some(signed.receipt().clone());
-        self.on_its_way = Some(OnItsWay::AtLedger);
+        self.on_its_way = Some(OnItsWay::Ledger);
         Ok(signed.note().clone())
     }
 
@@ -253,6 +296,7 @@ impl Books {
             ("plugin", terms.plugin == transcript.plugin),
             ("class", terms.class == transcript.class),
             ("price", terms.price.to_string() == self.facts.price),
+            ("grant", self.grant.as_ref().is_none_or(|grant| *grant == terms.grant.to_string())),
             ("from", terms.from == cut.from),
             ("to", receipt.to == cut.to),
             ("seq", receipt.seq == cut.seq),

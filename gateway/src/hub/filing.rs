@@ -18,7 +18,12 @@ use std::{
 };
 
 use kvasir_ledger::client::{Client, ClientError};
-use kvasir_wire::{id::SessionId, limits::MAX_NOTE_BYTES, note::Note};
+use kvasir_wire::{
+    account::{Grant, Statement as _},
+    id::SessionId,
+    limits::MAX_NOTE_BYTES,
+    note::Note,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::stop::Stop;
@@ -36,6 +41,8 @@ const REFUSED_FOLDER: &str = "refused";
 pub trait Ledger: Send + Sync + 'static {
     /// Stores a receipt.
     fn post_receipt(&self, note: &Note) -> Result<(), LedgerError>;
+    /// Stores a grant, on which receipts rest.
+    fn post_grant(&self, note: &Note) -> Result<(), LedgerError>;
     /// Leaf hash, in hexadecimal, of the price note that holds now.
     fn price(&self) -> Result<String, LedgerError>;
 }
@@ -54,6 +61,10 @@ pub enum LedgerError {
 impl Ledger for Client {
     fn post_receipt(&self, note: &Note) -> Result<(), LedgerError> {
         Client::post_receipt(self, note).map(|_| ()).map_err(ledger_error)
+    }
+
+    fn post_grant(&self, note: &Note) -> Result<(), LedgerError> {
+        Client::post_note(self, note).map(|_| ()).map_err(ledger_error)
     }
 
     fn price(&self) -> Result<String, LedgerError> {
@@ -131,6 +142,15 @@ pub fn open(spool: &Path, ledger: Arc<dyn Ledger>) -> io::Result<(Filing, Filer)
 }
 
 impl Filing {
+    /// Keeps a session's grant in front of its receipts, as number 0: see [`Filing::file`].
+    pub async fn file_grant(
+        &self,
+        session: SessionId,
+        note: &Note,
+    ) -> Result<oneshot::Receiver<Result<(), FilingError>>, FilingError> {
+        self.file(session, 0, note).await
+    }
+
     /// Keeps a receipt on the disk and queues it for the ledger. Once this returns a receiver, nothing can lose the receipt;
     /// the receiver says what became of it, however long that takes.
     pub async fn file(
@@ -210,7 +230,11 @@ impl Filer {
             let note = Note::parse(&bytes).map_err(|error| {
                 LedgerError::Refused(format!("{} is no receipt: {error}", path.display()))
             })?;
-            ledger.post_receipt(&note)
+            if note.text().starts_with(Grant::KIND) {
+                ledger.post_grant(&note)
+            } else {
+                ledger.post_receipt(&note)
+            }
         });
         posted.await.unwrap_or_else(|error| Err(LedgerError::Passing(error.to_string())))
     }
@@ -285,6 +309,10 @@ mod tests {
             }
             self.kept.lock().unwrap().push(note.text().to_owned());
             Ok(())
+        }
+
+        fn post_grant(&self, note: &Note) -> Result<(), LedgerError> {
+            self.post_receipt(note)
         }
 
         fn price(&self) -> Result<String, LedgerError> {

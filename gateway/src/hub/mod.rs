@@ -1,4 +1,331 @@
-//! The hub: where workers and backbones meet.
+//! The hub: where workers and backbones meet. It listens on the LAN only; workers come through the edge.
+//!
+//! It ends the WebSocket, authenticates, pairs a worker with a backbone, passes their messages on unchanged, counts payload
+//! bytes by frame headers and has receipts over them signed and filed. It never looks into a payload of a pair.
+
 pub mod books;
+mod control;
 pub mod door;
 pub mod filing;
+mod pairing;
+mod registry;
+mod session;
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use kvasir_link::{LinkOptions, unix_now};
+use kvasir_wire::{
+    handshake::{HubIdentity, Purpose},
+    id::SessionId,
+    message::Report,
+    refusal::Refusal,
+    ticket::Role,
+};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+pub use registry::{BackboneReport, RefusalReport, SessionReport, Status, WaitingReport};
+pub use session::SessionClosed;
+
+use crate::{
+    edge::{Admission, AdmissionLimits, Gate},
+    http_refusal::json_response,
+    listen::{self, ListenError},
+    stop::{Stop, switch},
+};
+use door::{DoorError, Visit};
+use filing::{Filer, Filing, Ledger};
+use registry::Registry;
+
+/// From accept to the admission.
+pub const DOOR_TIME: Duration = Duration::from_secs(10);
+/// How long sessions may take to finish once a stop was asked for.
+pub const DRAIN_TIME: Duration = Duration::from_secs(30);
+/// How often the ledger is asked for its price once it has named one,
+const PRICE_INTERVAL: Duration = Duration::from_secs(30);
+/// and until then.
+const NO_PRICE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Where the lines about ended sessions go.
+pub type SessionLog = Box<dyn Fn(&SessionClosed) + Send + Sync>;
+
+/// What a hub needs to know.
+#[derive(Clone, Debug)]
+pub struct HubOptions {
+    /// Where to listen; an address of the LAN.
+    pub listen: SocketAddr,
+    /// Network and keys.
+    pub identity: HubIdentity,
+    /// Folder for receipts that the ledger has not taken yet.
+    pub spool: PathBuf,
+    /// Most connections.
+    pub connections: usize,
+    /// Deadlines of links.
+    pub link: LinkOptions,
+    /// How long sessions may take to finish once a stop was asked for; [`DRAIN_TIME`] but in tests.
+    pub drain_time: Duration,
+}
+
+impl HubOptions {
+    /// Options with every limit at its default.
+    pub fn new(listen: SocketAddr, identity: HubIdentity, spool: PathBuf) -> Self {
+        HubOptions {
+            listen,
+            identity,
+            spool,
+            connections: AdmissionLimits::default().connections,
+            link: LinkOptions::default(),
+            drain_time: DRAIN_TIME,
+        }
+    }
+}
+
+/// Why a hub cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// The address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The spool folder cannot be used.
+    #[error("the spool folder {path}: {source}; choose another with --spool")]
+    Spool {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A hub that is bound to its address.
+pub struct HubServer {
+    listener: TcpListener,
+    address: SocketAddr,
+    hub: Arc<Hub>,
+    filer: Filer,
+    ledger: Arc<dyn Ledger>,
+    gate: Arc<Gate>,
+    drain_time: Duration,
+}
+
+/// What every connection of a hub needs.
+struct Hub {
+    identity: HubIdentity,
+    link: LinkOptions,
+    registry: Registry,
+    filing: Filing,
+    /// Leaf hash of the price note that holds, as the ledger last said.
+    price: Mutex<Option<String>>,
+    log: SessionLog,
+}
+
+impl HubServer {
+    /// Opens the spool and binds the address; connections are served once [`HubServer::run`] is called.
+    pub async fn bind(
+        options: HubOptions,
+        ledger: Arc<dyn Ledger>,
+        log: SessionLog,
+    ) -> Result<Self, HubError> {
+        let listener = listen::bind(options.listen)?;
+        let address = listen::local_address(&listener)?;
+        let (filing, filer) = filing::open(&options.spool, ledger.clone())
+            .map_err(|source| HubError::Spool { path: options.spool.clone(), source })?;
+        // Every worker comes from an edge's address, so the caps for one address are the caps for all.
+        let limits = AdmissionLimits::default();
+        let gate = Gate::new(AdmissionLimits {
+            connections: options.connections,
+            per_address: options.connections,
+            unauthenticated_per_address: limits.unauthenticated,
+            ..limits
+        });
+        let hub = Arc::new(Hub {
+            identity: options.identity,
+            link: options.link,
+            registry: Registry::default(),
+            filing,
+            price: Mutex::default(),
+            log,
+        });
+        Ok(HubServer { listener, address, hub, filer, ledger, gate, drain_time: options.drain_time })
+    }
+
+    /// The address in use, with the port that the system chose if 0 was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until it is stopped. Then both ends of every session are told, final receipts are signed, and what the ledger
+    /// does not take in time stays in the spool.
+    pub async fn run(self, mut stop: Stop) {
+        let HubServer { listener, address: _, hub, filer, ledger, gate, drain_time } = self;
+        let (filer_stopper, filer_stop) = switch();
+        let filer = tokio::spawn(filer.run(filer_stop));
+        let prices = tokio::spawn(watch_price(hub.clone(), ledger));
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.stopped() => break,
+                Some(_) = connections.join_next() => {}
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, peer)) => match gate.enter(peer.ip()) {
+                        Ok(admission) => {
+                            connections.spawn(serve(hub.clone(), stream, peer, admission, stop.clone()));
+                        }
+                        Err(cap) => tracing::warn!(%peer, ?cap, "connection closed unread: too many without a ticket"),
+                    },
+                    Err(error) => listen::accept_failed(&error).await,
+                },
+            }
+        }
+        drop(listener);
+        prices.abort();
+        tracing::info!(
+            open = connections.len(),
+            seconds = drain_time.as_secs(),
+            "stopping: sessions are finished"
+        );
+        let drained = timeout(drain_time, async { while connections.join_next().await.is_some() {} });
+        if drained.await.is_err() {
+            tracing::warn!(open = connections.len(), "links cut off: the time to finish is over");
+            connections.shutdown().await;
+        }
+        // The filer ends when the last handle is gone and all is filed, or at once if the ledger is away.
+        drop(hub);
+        filer_stopper.stop();
+        if let Err(error) = filer.await {
+            tracing::error!("filing receipts: {error}");
+        }
+    }
+}
+
+impl Hub {
+    fn price(&self) -> Option<String> {
+        self.price.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_price(&self, price: String) {
+        let mut current = self.price.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.as_ref() != Some(&price) {
+            tracing::info!(price, "the ledger's price");
+            *current = Some(price);
+            drop(current);
+            self.registry.touch();
+        }
+    }
+
+    fn note_refusal(&self, whom: String, refusal: &Refusal) {
+        self.registry.note_refusal(unix_now(), whom, refusal.code.name(), refusal.sentence.clone());
+    }
+
+    fn note_report(&self, session: SessionId, by: Role, report: &Report) {
+        let message = format!("report by the {by}: {}", report.sentence);
+        self.registry.note_refusal(unix_now(), session.short(), report.code.name(), message);
+    }
+
+    fn session_closed(&self, closed: &SessionClosed) {
+        (self.log)(closed);
+    }
+
+    fn status(&self) -> Status {
+        Status { receipts_in_spool: self.filing.waiting(), price: self.price(), ..self.registry.status() }
+    }
+}
+
+/// Asks the ledger which price note holds, again and again. New sessions name the answer in their receipts.
+async fn watch_price(hub: Arc<Hub>, ledger: Arc<dyn Ledger>) {
+    let mut last_error = String::new();
+    loop {
+        let ledger = ledger.clone();
+        match tokio::task::spawn_blocking(move || ledger.price()).await {
+            Ok(Ok(price)) => {
+                last_error.clear();
+                hub.set_price(price);
+            }
+            Ok(Err(error)) => {
+                let text = error.to_string();
+                if text != last_error {
+                    tracing::error!("the ledger names no price: {text}");
+                    last_error = text;
+                }
+            }
+            Err(error) => tracing::error!("asking for the price: {error}"),
+        }
+        sleep(if hub.price().is_some() { PRICE_INTERVAL } else { NO_PRICE_INTERVAL }).await;
+    }
+}
+
+/// One connection, from accept to its end.
+async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut admission: Admission, stop: Stop) {
+    if admission.over().is_some() {
+        tracing::warn!(%peer, "connection closed unread: the hub holds as many as it may");
+        return;
+    }
+    let visit = match timeout(DOOR_TIME, door::enter(stream, &hub.identity, &hub.link)).await {
+        Ok(Ok(visit)) => visit,
+        Ok(Err(error)) => {
+            tracing::info!(%peer, "not admitted: {error}");
+            let code = match &error {
+                DoorError::Refused(refusal) => refusal.code().to_owned(),
+                DoorError::Head(_) | DoorError::Link(_) | DoorError::Stream(_) => "handshake".into(),
+            };
+            hub.registry.note_refusal(unix_now(), peer.to_string(), &code, error.to_string());
+            return;
+        }
+        Err(_) => {
+            tracing::info!(%peer, "not admitted within {} s of the accept", DOOR_TIME.as_secs());
+            return;
+        }
+    };
+    let accepted = match visit {
+        Visit::Ready(stream) => return answer_ready(&hub, stream).await,
+        Visit::Status(stream) => return answer(stream, 200, &hub.status()).await,
+        Visit::Link(accepted) => *accepted,
+    };
+    admission.authenticated();
+    let holder = accepted.admission.holder;
+    match accepted.admission.purpose.clone() {
+        Purpose::Worker(offer) => match accepted.admit() {
+            Ok(link) => pairing::serve_worker(hub, link, offer, stop).await,
+            Err(error) => tracing::info!(%peer, worker = %holder, "not admitted: {error}"),
+        },
+        Purpose::Control(offer) => match accepted.admit() {
+            Ok(link) => control::serve_control(&hub, link, offer, stop).await,
+            Err(error) => tracing::info!(%peer, backbone = %holder, "not admitted: {error}"),
+        },
+        Purpose::Session(session) => control::serve_data_link(&hub, accepted, session).await,
+    }
+}
+
+/// Ready means: sessions can begin. Without a price they cannot.
+async fn answer_ready(hub: &Hub, stream: TcpStream) {
+    match hub.price() {
+        Some(_) => answer(stream, 200, &serde_json::json!({"ready": true})).await,
+        None => {
+            let why = "the ledger has named no price yet: is it running, and is a price set?";
+            answer(stream, 503, &serde_json::json!({"ready": false, "why": why})).await;
+        }
+    }
+}
+
+async fn answer(mut stream: TcpStream, status: u16, body: &impl serde::Serialize) {
+    let body = serde_json::to_string(body).unwrap_or_default();
+    let write = async {
+        stream.write_all(&json_response(status, "", &body)).await?;
+        stream.shutdown().await
+    };
+    match timeout(DOOR_TIME, write).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!("answering: {error}"),
+        Err(_) => tracing::debug!("answering: the asker reads nothing"),
+    }
+}

@@ -1,0 +1,491 @@
+//! Who is at the hub: backbones with their control links, workers waiting or in session, and whom a data link is awaited
+//! for. A table behind one lock, with a signal for whoever waits for it to change.
+//!
+//! It decides who is paired with whom, and nothing else: no sockets are touched here, only their handles.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use kvasir_link::{HubLink, HubSender};
+use kvasir_wire::{
+    handshake::{Admission, BackboneOffer, WorkerOffer},
+    id::{PluginDigest, SessionId},
+    key::PublicKey,
+    refusal::{Refusal, RefusalCode},
+};
+use serde::Serialize;
+use tokio::sync::{oneshot, watch};
+
+/// Refusals that the status report remembers.
+const REMEMBERED_REFUSALS: usize = 20;
+
+/// Number of a link at this hub; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkNumber(u64);
+
+/// The table.
+#[derive(Debug)]
+pub struct Registry {
+    table: Mutex<Table>,
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    next: u64,
+    controls: HashMap<LinkNumber, Control>,
+    workers: HashMap<LinkNumber, Worker>,
+    awaited: HashMap<SessionId, Awaited>,
+    refusals: VecDeque<RefusalReport>,
+    closed_sessions: u64,
+}
+
+#[derive(Debug)]
+struct Control {
+    key: PublicKey,
+    admission: Admission,
+    offer: BackboneOffer,
+    link: HubSender,
+    sessions: usize,
+}
+
+#[derive(Debug)]
+struct Worker {
+    key: PublicKey,
+    /// Ends the link with this refusal.
+    end: Option<oneshot::Sender<Refusal>>,
+    state: WorkerState,
+}
+
+#[derive(Clone, Debug)]
+enum WorkerState {
+    Waiting { why: String },
+    Paired { session: SessionId, backbone: PublicKey },
+}
+
+/// A session for which the backbone was asked to dial a data link.
+#[derive(Debug)]
+struct Awaited {
+    backbone: PublicKey,
+    answer: oneshot::Sender<Result<HubLink, Refusal>>,
+}
+
+/// A backbone that fits a worker.
+#[derive(Clone, Debug)]
+pub struct Match {
+    /// Its control link.
+    pub control: LinkNumber,
+    /// The sending half of that link.
+    pub link: HubSender,
+    /// Its key.
+    pub backbone: PublicKey,
+    /// What it announced.
+    pub offer: BackboneOffer,
+    /// The plugin that both have and both tickets may allow.
+    pub plugin: PluginDigest,
+}
+
+/// What a waiting worker can do now.
+#[derive(Debug)]
+pub enum Choice {
+    /// Be offered to a backbone.
+    Offer(Box<Match>),
+    /// Wait until something changes.
+    Wait {
+        /// Why, for the status report.
+        why: String,
+    },
+    /// Leave: no backbone here fits, and this says why.
+    Refuse(Refusal),
+}
+
+/// The status report, `GET /v1/status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Backbones with a control link.
+    pub backbones: Vec<BackboneReport>,
+    /// Workers that wait for a backbone.
+    pub waiting: Vec<WaitingReport>,
+    /// Sessions.
+    pub sessions: Vec<SessionReport>,
+    /// Sessions that ended since the start.
+    pub closed_sessions: u64,
+    /// Receipts that the ledger does not have yet.
+    pub receipts_in_spool: usize,
+    /// Leaf hash of the price note in use; absent while the ledger has named none.
+    pub price: Option<String>,
+    /// The latest refusals, the newest first.
+    pub refusals: Vec<RefusalReport>,
+}
+
+/// A backbone in the status report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BackboneReport {
+    /// Its key.
+    pub key: String,
+    /// Digest of its model.
+    pub model: String,
+    /// Its sessions.
+    pub sessions: usize,
+}
+
+/// A waiting worker in the status report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WaitingReport {
+    /// Its key.
+    pub key: String,
+    /// What it waits for.
+    pub why: String,
+}
+
+/// A session in the status report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SessionReport {
+    /// Its number.
+    pub session: String,
+    /// The worker's key.
+    pub worker: String,
+    /// The backbone's key.
+    pub backbone: String,
+}
+
+/// A refusal in the status report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RefusalReport {
+    /// Unix seconds.
+    pub at: u64,
+    /// Whom: an address or a key.
+    pub whom: String,
+    /// The word for programs.
+    pub code: String,
+    /// Why.
+    pub message: String,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Registry { table: Mutex::default(), changed: watch::Sender::new(0) }
+    }
+}
+
+impl Registry {
+    /// A signal that fires when the table changes.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Enters a backbone's control link. An older one of the same key is ended.
+    pub fn add_control(&self, admission: &Admission, offer: BackboneOffer, link: HubSender) -> LinkNumber {
+        let key = admission.holder;
+        let mut table = self.lock();
+        let mut sessions = 0;
+        table.controls.retain(|_, control| {
+            if control.key == key {
+                sessions = control.sessions;
+                control.link.refuse(replaced());
+            }
+            control.key != key
+        });
+        let number = table.number();
+        table.controls.insert(number, Control { key, admission: admission.clone(), offer, link, sessions });
+        drop(table);
+        self.notify();
+        number
+    }
+
+    /// A control link ended.
+    pub fn remove_control(&self, number: LinkNumber) {
+        self.lock().controls.remove(&number);
+        self.notify();
+    }
+
+    /// Enters a worker's link; the answer fires when it has to end. A key has as many links as its ticket allows: the
+    /// oldest gives way.
+    pub fn add_worker(&self, admission: &Admission) -> (LinkNumber, oneshot::Receiver<Refusal>) {
+        let key = admission.holder;
+        let allowed = usize::from(admission.ticket.claims().limits.sessions.max(1));
+        let (end, ended) = oneshot::channel();
+        let mut table = self.lock();
+        let mut own: Vec<LinkNumber> =
+            table.workers.iter().filter(|(_, worker)| worker.key == key).map(|(number, _)| *number).collect();
+        own.sort();
+        let surplus = (own.len() + 1).saturating_sub(allowed);
+        for number in &own[..surplus] {
+            // It leaves the table when its task has ended; until then it is only told.
+            if let Some(end) = table.workers.get_mut(number).and_then(|worker| worker.end.take()) {
+                let _ = end.send(replaced());
+            }
+        }
+        let number = table.number();
+        let state = WorkerState::Waiting { why: "has just connected".into() };
+        table.workers.insert(number, Worker { key, end: Some(end), state });
+        drop(table);
+        self.notify();
+        (number, ended)
+    }
+
+    /// A worker's link ended.
+    pub fn remove_worker(&self, number: LinkNumber) {
+        self.lock().workers.remove(&number);
+        self.notify();
+    }
+
+    /// What a waiting worker can do now. `passed` are the backbones that declined it a moment ago.
+    pub fn choose(&self, admission: &Admission, offer: &WorkerOffer, passed: &[LinkNumber]) -> Choice {
+        let table = self.lock();
+        if table.controls.is_empty() {
+            return Choice::Wait { why: "no backbone is connected".into() };
+        }
+        let mut best: Option<Match> = None;
+        let mut fewest = usize::MAX;
+        let mut last_misfit = None;
+        for (number, control) in &table.controls {
+            match common_plugin(admission, offer, control) {
+                Ok(plugin) => {
+                    if !passed.contains(number) && control.sessions < fewest {
+                        fewest = control.sessions;
+                        best = Some(Match {
+                            control: *number,
+                            link: control.link.clone(),
+                            backbone: control.key,
+                            offer: control.offer.clone(),
+                            plugin,
+                        });
+                    }
+                }
+                Err(misfit) => last_misfit = Some(misfit),
+            }
+        }
+        let fits = table.controls.values().any(|control| common_plugin(admission, offer, control).is_ok());
+        match (best, last_misfit) {
+            (Some(found), _) => Choice::Offer(Box::new(found)),
+            (None, Some(misfit)) if !fits => Choice::Refuse(misfit),
+            _ => Choice::Wait { why: "the backbones that fit declined a moment ago".into() },
+        }
+    }
+
+    /// Tells every backbone that a worker was sent away since nothing fits, and why.
+    pub fn tell_backbones(&self, refusal: &Refusal) {
+        for control in self.lock().controls.values() {
+            // A link that ends right now misses nothing that it could act on.
+            let _ = control.link.send(kvasir_wire::frame::Kind::Refuse, refusal.encode());
+        }
+    }
+
+    /// Says in the report what a worker waits for.
+    pub fn waits(&self, number: LinkNumber, why: String) {
+        if let Some(worker) = self.lock().workers.get_mut(&number) {
+            worker.state = WorkerState::Waiting { why };
+        }
+    }
+
+    /// Expects a data link for a session from the backbone with this key.
+    pub fn await_data_link(
+        &self,
+        session: SessionId,
+        backbone: PublicKey,
+    ) -> oneshot::Receiver<Result<HubLink, Refusal>> {
+        let (answer, awaited) = oneshot::channel();
+        self.lock().awaited.insert(session, Awaited { backbone, answer });
+        awaited
+    }
+
+    /// Nobody waits for this data link any more.
+    pub fn forget_data_link(&self, session: SessionId) {
+        self.lock().awaited.remove(&session);
+    }
+
+    /// Where to hand a data link for this session from this key: to the worker that waits for it, once.
+    pub fn claim(
+        &self,
+        session: SessionId,
+        backbone: &PublicKey,
+    ) -> Result<oneshot::Sender<Result<HubLink, Refusal>>, Refusal> {
+        let mut table = self.lock();
+        match table.awaited.remove(&session) {
+            Some(awaited) if awaited.backbone == *backbone => Ok(awaited.answer),
+            other => {
+                // Another key asked: the one that was asked to dial may still come.
+                if let Some(awaited) = other {
+                    table.awaited.insert(session, awaited);
+                }
+                Err(unknown_session(session))
+            }
+        }
+    }
+
+    /// A backbone does not want a session that it was offered. False if it was not its to decline.
+    pub fn decline(&self, session: SessionId, backbone: &PublicKey, refusal: Refusal) -> bool {
+        let mut table = self.lock();
+        if table.awaited.get(&session).is_none_or(|awaited| awaited.backbone != *backbone) {
+            return false;
+        }
+        if let Some(awaited) = table.awaited.remove(&session) {
+            let _ = awaited.answer.send(Err(refusal));
+        }
+        true
+    }
+
+    /// A session begins.
+    pub fn session_begins(
+        &self,
+        worker: LinkNumber,
+        control: LinkNumber,
+        session: SessionId,
+        backbone: PublicKey,
+    ) {
+        let mut table = self.lock();
+        if let Some(worker) = table.workers.get_mut(&worker) {
+            worker.state = WorkerState::Paired { session, backbone };
+        }
+        if let Some(control) = table.controls.get_mut(&control) {
+            control.sessions += 1;
+        }
+    }
+
+    /// A session of this backbone ended.
+    pub fn session_ended(&self, backbone: &PublicKey) {
+        let mut table = self.lock();
+        table.closed_sessions += 1;
+        if let Some(control) = table.controls.values_mut().find(|control| control.key == *backbone) {
+            control.sessions = control.sessions.saturating_sub(1);
+        }
+        drop(table);
+        self.notify();
+    }
+
+    /// Remembers a refusal for the status report.
+    pub fn note_refusal(&self, at: u64, whom: String, code: &str, message: String) {
+        let mut table = self.lock();
+        table.refusals.push_front(RefusalReport { at, whom, code: code.into(), message });
+        table.refusals.truncate(REMEMBERED_REFUSALS);
+    }
+
+    /// The status report, but for what is not in the table.
+    pub fn status(&self) -> Status {
+        let table = self.lock();
+        let mut status = Status { closed_sessions: table.closed_sessions, ..Status::default() };
+        status.backbones = table
+            .controls
+            .values()
+            .map(|control| BackboneReport {
+                key: control.key.to_string(),
+                model: control.offer.model.to_string(),
+                sessions: control.sessions,
+            })
+            .collect();
+        for worker in table.workers.values() {
+            let key = worker.key.to_string();
+            match &worker.state {
+                WorkerState::Waiting { why } => status.waiting.push(WaitingReport { key, why: why.clone() }),
+                WorkerState::Paired { session, backbone } => status.sessions.push(SessionReport {
+                    session: session.to_string(),
+                    worker: key,
+                    backbone: backbone.to_string(),
+                }),
+            }
+        }
+        status.refusals = table.refusals.iter().cloned().collect();
+        status
+    }
+
+    /// Something outside the table changed that waiting workers look at.
+    pub fn touch(&self) {
+        self.notify();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // No statement under the lock leaves the table half changed, so a poisoned one is as good as another.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notify(&self) {
+        self.changed.send_modify(|count| *count = count.wrapping_add(1));
+    }
+}
+
+impl Table {
+    fn number(&mut self) -> LinkNumber {
+        self.next += 1;
+        LinkNumber(self.next)
+    }
+}
+
+/// The first plugin of the backbone's list that the worker has too and that both tickets may allow.
+fn common_plugin(
+    admission: &Admission,
+    offer: &WorkerOffer,
+    control: &Control,
+) -> Result<PluginDigest, Refusal> {
+    let common: Vec<&PluginDigest> =
+        control.offer.plugins.iter().filter(|plugin| offer.plugins.contains(plugin)).collect();
+    if common.is_empty() {
+        return Err(Refusal::new(
+            RefusalCode::NothingInCommon,
+            format!(
+                "the worker runs the plugins {}, the backbone asks for {}",
+                short_list(&offer.plugins),
+                short_list(&control.offer.plugins)
+            ),
+            "install a plugin on the worker that the backbone asks for",
+        )
+        .retry_after(RETRY_SECONDS));
+    }
+    if !control.offer.formats.iter().any(|format| offer.formats.contains(format)) {
+        return Err(Refusal::new(
+            RefusalCode::NothingInCommon,
+            format!(
+                "the worker's kernels take the tensor formats {:?}, the model's experts are in {:?} (GGUF type numbers)",
+                offer.formats, control.offer.formats
+            ),
+            "run the worker with a plugin that takes these formats",
+        )
+        .retry_after(RETRY_SECONDS));
+    }
+    let allowed =
+        |claims: &kvasir_wire::ticket::TicketClaims, plugin: &PluginDigest| claims.may_allow(plugin);
+    let found = common.iter().find(|plugin| {
+        allowed(admission.ticket.claims(), plugin) && allowed(control.admission.ticket.claims(), plugin)
+    });
+    found.map(|plugin| **plugin).ok_or_else(|| {
+        Refusal::new(
+            RefusalCode::PluginNotAllowed,
+            format!("a ticket allows none of the plugins that both ends have: {}", short_list(&control.offer.plugins)),
+            "ask the operator for tickets that name the plugin or its publisher (kvasir-gateway ticket --plugin)",
+        )
+    })
+}
+
+/// Seconds after which a worker that fits no backbone may look again: another backbone may have come.
+const RETRY_SECONDS: u32 = 60;
+
+/// A few digests, short, for a sentence.
+fn short_list(plugins: &[PluginDigest]) -> String {
+    let shown: Vec<String> =
+        plugins.iter().take(4).map(|plugin| plugin.to_string()[..12].to_owned()).collect();
+    match (shown.len(), plugins.len()) {
+        (0, _) => "(none)".into(),
+        (shown_count, all) if all > shown_count => {
+            format!("{} and {} more", shown.join(", "), all - shown_count)
+        }
+        _ => shown.join(", "),
+    }
+}
+
+fn replaced() -> Refusal {
+    Refusal::new(
+        RefusalCode::SessionReplaced,
+        "a newer connection of the same key took this one's place",
+        "if it was not yours, ask the operator for a ticket with a new key; else nothing",
+    )
+}
+
+fn unknown_session(session: SessionId) -> Refusal {
+    Refusal::new(
+        RefusalCode::UnknownSession,
+        format!("session {} was not offered to this key, or not any more", session.short()),
+        "dial a data link only when the hub's `pair` asks for it, and within ten seconds",
+    )
+}
