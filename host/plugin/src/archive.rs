@@ -65,13 +65,16 @@ pub fn read(package: &[u8]) -> Result<Vec<File<'_>>, PluginError> {
             return Err(PluginError::TooManyFiles { limit: MAX_FILES });
         }
         let start = offset + BLOCK;
-        let bytes = package.get(start..start + size).ok_or(PluginError::Truncated { offset: package.len() })?;
+        let bytes =
+            package.get(start..start + size).ok_or(PluginError::Truncated { offset: package.len() })?;
         offset = (start + size).next_multiple_of(BLOCK);
-        let padding = package.get(start + size..offset).ok_or(PluginError::Truncated { offset: package.len() })?;
+        let padding =
+            package.get(start + size..offset).ok_or(PluginError::Truncated { offset: package.len() })?;
         only_zeros(padding, start + size)?;
         files.push((name, bytes));
     }
-    let end = package.get(offset..offset + 2 * BLOCK).ok_or(PluginError::Truncated { offset: package.len() })?;
+    let end =
+        package.get(offset..offset + 2 * BLOCK).ok_or(PluginError::Truncated { offset: package.len() })?;
     only_zeros(end, offset)?;
     if package.len() > offset + 2 * BLOCK {
         return Err(PluginError::StrayBytes { offset: offset + 2 * BLOCK });
@@ -171,7 +174,8 @@ fn header(name: &str, size: u64) -> [u8; BLOCK] {
 
 /// Statement, manifest, component, then vectors by name.
 fn order(a: &str, b: &str) -> Ordering {
-    let rank = |name: &str| [ENVELOPE, MANIFEST, COMPONENT].iter().position(|known| *known == name).unwrap_or(3);
+    let rank =
+        |name: &str| [ENVELOPE, MANIFEST, COMPONENT].iter().position(|known| *known == name).unwrap_or(3);
     rank(a).cmp(&rank(b)).then_with(|| a.cmp(b))
 }
 

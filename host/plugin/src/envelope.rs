@@ -60,7 +60,8 @@ pub fn seal(payload: &[u8], key: &SigningKey) -> Result<Vec<u8>, PluginError> {
 /// Signatures by keys that this host does not know are neither trusted nor held against the package, since a publisher
 /// may sign with an old and a new key while it changes them.
 pub fn open(envelope: &[u8], trust: &TrustStore) -> Result<Signed, PluginError> {
-    let parsed: Envelope = serde_json::from_slice(envelope).map_err(|error| unreadable(&error.to_string()))?;
+    let parsed: Envelope =
+        serde_json::from_slice(envelope).map_err(|error| unreadable(&error.to_string()))?;
     if parsed.payload_type != PAYLOAD_TYPE {
         return Err(PluginError::PayloadType { found: parsed.payload_type, expected: PAYLOAD_TYPE });
     }

@@ -17,7 +17,9 @@ pub enum PluginError {
         limit: usize,
     },
     /// One file is over its limit.
-    #[error("the package's file {name} has {bytes} bytes, the limit is {limit}; make it smaller and sign again")]
+    #[error(
+        "the package's file {name} has {bytes} bytes, the limit is {limit}; make it smaller and sign again"
+    )]
     FileTooLarge {
         /// The file.
         name: String,
@@ -56,7 +58,9 @@ pub enum PluginError {
         kind: &'static str,
     },
     /// A name that could leave the folder it is unpacked into, or that is not plain.
-    #[error("the package's file name {name:?} is not a plain relative path; see the package format for what may be in it")]
+    #[error(
+        "the package's file name {name:?} is not a plain relative path; see the package format for what may be in it"
+    )]
     UnsafePath {
         /// The name, bytes that are not UTF-8 replaced.
         name: String,
@@ -109,7 +113,9 @@ pub enum PluginError {
         expected: &'static str,
     },
     /// A signature scheme that this host does not check. Ignoring it could mean trusting less than was signed.
-    #[error("the package is signed with scheme {scheme:?}, this host checks only \"ed25519\"; update the host")]
+    #[error(
+        "the package is signed with scheme {scheme:?}, this host checks only \"ed25519\"; update the host"
+    )]
     UnknownScheme {
         /// The scheme found.
         scheme: String,
@@ -143,19 +149,25 @@ pub enum PluginError {
         trusted: usize,
     },
     /// A signature by a trusted key that does not hold.
-    #[error("the signature by key {key} does not match the package's statement: it was altered; fetch it again")]
+    #[error(
+        "the signature by key {key} does not match the package's statement: it was altered; fetch it again"
+    )]
     BadSignature {
         /// The key.
         key: KeyId,
     },
     /// The signed statement is not one of a plugin.
-    #[error("the package's signed statement cannot be read: {reason}; ask the publisher for a correct package")]
+    #[error(
+        "the package's signed statement cannot be read: {reason}; ask the publisher for a correct package"
+    )]
     Statement {
         /// What is wrong.
         reason: String,
     },
     /// The statement does not list a file that is in the package.
-    #[error("the package's file {name} is not covered by the signature; it was added afterwards, do not use it")]
+    #[error(
+        "the package's file {name} is not covered by the signature; it was added afterwards, do not use it"
+    )]
     Unsigned {
         /// The file.
         name: String,
@@ -167,7 +179,9 @@ pub enum PluginError {
         name: String,
     },
     /// A file's length differs from the signed one.
-    #[error("the package's file {name} has {found} bytes, {signed} were signed; it was altered, fetch it again")]
+    #[error(
+        "the package's file {name} has {found} bytes, {signed} were signed; it was altered, fetch it again"
+    )]
     SizeMismatch {
         /// The file.
         name: String,
@@ -177,7 +191,9 @@ pub enum PluginError {
         found: u64,
     },
     /// A file's digest differs from the signed one.
-    #[error("the package's file {name} has SHA-256 {found}, {signed} was signed; it was altered, fetch it again")]
+    #[error(
+        "the package's file {name} has SHA-256 {found}, {signed} was signed; it was altered, fetch it again"
+    )]
     DigestMismatch {
         /// The file.
         name: String,
@@ -187,7 +203,9 @@ pub enum PluginError {
         found: String,
     },
     /// The statement's validity is over.
-    #[error("the package expired at {expires}, it is now {now}; get a newer release, and check this host's clock")]
+    #[error(
+        "the package expired at {expires}, it is now {now}; get a newer release, and check this host's clock"
+    )]
     Expired {
         /// The first second at which it is no longer valid.
         expires: UnixSeconds,
@@ -243,7 +261,9 @@ pub enum PluginError {
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// The folder or a file in it cannot be read.
-    #[error("cannot read {path}: {source}; the trust folder must exist and be readable, and hold *.pub files")]
+    #[error(
+        "cannot read {path}: {source}; the trust folder must exist and be readable, and hold *.pub files"
+    )]
     Read {
         /// Folder or file.
         path: PathBuf,

@@ -65,7 +65,8 @@ impl Manifest {
     /// Parses and checks `plugin.toml`.
     pub fn parse(text: &[u8]) -> Result<Self, PluginError> {
         let text = std::str::from_utf8(text).map_err(|_| malformed("it is not UTF-8"))?;
-        let manifest: Manifest = toml::from_str(text).map_err(|error| malformed(error.to_string().trim_end()))?;
+        let manifest: Manifest =
+            toml::from_str(text).map_err(|error| malformed(error.to_string().trim_end()))?;
         manifest.check()?;
         Ok(manifest)
     }

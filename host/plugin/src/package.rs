@@ -124,7 +124,11 @@ pub fn verify(package: &[u8], trust: &TrustStore, now: UnixSeconds) -> Result<Ve
 
 /// Makes a package of `contents`, signed by `key`. The same arguments give the same bytes. The result is not verified
 /// against any host version or clock: a publisher may sign for the future.
-pub fn pack(contents: &PackageContents, validity: Validity, key: &SigningKey) -> Result<Vec<u8>, PluginError> {
+pub fn pack(
+    contents: &PackageContents,
+    validity: Validity,
+    key: &SigningKey,
+) -> Result<Vec<u8>, PluginError> {
     if validity.expires <= validity.not_before {
         let Validity { not_before, expires } = validity;
         return Err(PluginError::EmptyValidity { not_before, expires });
@@ -177,7 +181,10 @@ fn check_claims(claims: &Predicate, now: UnixSeconds) -> Result<Validity, Plugin
     Ok(validity)
 }
 
-fn check_files(files: &BTreeMap<String, &[u8]>, signed: &BTreeMap<&str, SignedFile>) -> Result<(), PluginError> {
+fn check_files(
+    files: &BTreeMap<String, &[u8]>,
+    signed: &BTreeMap<&str, SignedFile>,
+) -> Result<(), PluginError> {
     for (name, bytes) in files {
         let file = signed.get(name.as_str()).ok_or_else(|| PluginError::Unsigned { name: name.clone() })?;
         if file.bytes != bytes.len() as u64 {

@@ -61,10 +61,18 @@ pub struct SignedFile {
 
 impl Statement {
     /// A statement on `files` (every file but the envelope).
-    pub fn new(manifest: &Manifest, not_before: UnixSeconds, expires: UnixSeconds, files: &BTreeMap<String, SignedFile>) -> Self {
+    pub fn new(
+        manifest: &Manifest,
+        not_before: UnixSeconds,
+        expires: UnixSeconds,
+        files: &BTreeMap<String, SignedFile>,
+    ) -> Self {
         let subject = files
             .iter()
-            .map(|(name, file)| Subject { name: name.clone(), digest: SubjectDigest { sha256: hex::encode(file.sha256) } })
+            .map(|(name, file)| Subject {
+                name: name.clone(),
+                digest: SubjectDigest { sha256: hex::encode(file.sha256) },
+            })
             .collect();
         Statement {
             kind: TYPE.to_owned(),
@@ -90,7 +98,8 @@ impl Statement {
 
     /// Parses verified bytes.
     pub fn parse(payload: &[u8]) -> Result<Self, PluginError> {
-        let statement: Statement = serde_json::from_slice(payload).map_err(|error| unreadable(error.to_string()))?;
+        let statement: Statement =
+            serde_json::from_slice(payload).map_err(|error| unreadable(error.to_string()))?;
         for (what, found, expected) in
             [("_type", &statement.kind, TYPE), ("predicateType", &statement.predicate_type, PREDICATE_TYPE)]
         {
@@ -109,13 +118,13 @@ impl Statement {
         let mut files = BTreeMap::new();
         for subject in &self.subject {
             let name = subject.name.as_str();
-            let sha256 = digest_from_hex(&subject.digest.sha256)
-                .ok_or_else(|| unreadable(format!("the digest of {name} is not 64 lower-case hexadecimal digits")))?;
-            let bytes = *self
-                .predicate
-                .sizes
-                .get(name)
-                .ok_or_else(|| unreadable(format!("the size of {name} is missing from predicate.sizes")))?;
+            let sha256 = digest_from_hex(&subject.digest.sha256).ok_or_else(|| {
+                unreadable(format!("the digest of {name} is not 64 lower-case hexadecimal digits"))
+            })?;
+            let bytes =
+                *self.predicate.sizes.get(name).ok_or_else(|| {
+                    unreadable(format!("the size of {name} is missing from predicate.sizes"))
+                })?;
             if files.insert(name, SignedFile { sha256, bytes }).is_some() {
                 return Err(unreadable(format!("{name} is a subject twice")));
             }

@@ -36,7 +36,8 @@ impl FromStr for Version {
 
     fn from_str(text: &str) -> Result<Self, VersionTextError> {
         let mut parts = text.split('.').map(|part| {
-            let plain = part.bytes().all(|byte| byte.is_ascii_digit()) && (part == "0" || !part.starts_with('0'));
+            let plain =
+                part.bytes().all(|byte| byte.is_ascii_digit()) && (part == "0" || !part.starts_with('0'));
             if plain { part.parse::<u32>().map_err(|_| VersionTextError) } else { Err(VersionTextError) }
         });
         let mut next = || parts.next().unwrap_or(Err(VersionTextError));
@@ -69,7 +70,9 @@ mod tests {
     #[test]
     fn only_plain_triples_are_versions() {
         assert_eq!("1.20.3".parse(), Ok(Version { major: 1, minor: 20, patch: 3 }));
-        for text in ["", "1", "1.2", "1.2.3.4", "1.2.x", "01.2.3", "+1.2.3", "1.2.3-beta", "1..3", "4294967296.0.0"] {
+        for text in
+            ["", "1", "1.2", "1.2.3.4", "1.2.x", "01.2.3", "+1.2.3", "1.2.3-beta", "1..3", "4294967296.0.0"]
+        {
             assert_eq!(text.parse::<Version>(), Err(VersionTextError), "{text}");
         }
     }
