@@ -5,7 +5,7 @@
 use core::arch::x86_64::*;
 use core::ops::Range;
 
-use super::lanes::{load_4_f32, to_array};
+use super::lanes::{lines, load_4_f32, pick, to_array};
 use crate::half::read_f32;
 use crate::matrix::Matrix;
 
@@ -111,17 +111,14 @@ fn one_row<F: BlockFormat>(
     let mut outputs = weights.chunks_exact(per_row * TILE);
     let mut first = 0;
     for weights in &mut outputs {
-        let mut lines = [&weights[..0]; TILE];
-        for (line, weights) in lines.iter_mut().zip(weights.chunks_exact(per_row)) {
-            *line = &weights[blocks.clone()];
-        }
+        let lines: [_; TILE] = cut_blocks(lines(weights, per_row, 0), &blocks);
         let mut acc = [0f32; TILE];
         for (lane, acc) in acc.iter_mut().enumerate() {
             *acc = out[(first + lane) * count];
         }
         let mut acc = load_4_f32(&acc);
         for (block, row) in row.iter().enumerate() {
-            let weights = [&lines[0][block], &lines[1][block], &lines[2][block], &lines[3][block]];
+            let weights = pick(lines, block);
             let scale = _mm_set1_ps(prepared.scales[block][0]);
             // SAFETY: this function has the features.
             let term = unsafe { F::term_of_outputs(weights, row, &prepared.sums[block][0], scale) };
@@ -153,13 +150,36 @@ fn several_rows<F: BlockFormat>(
     for (weights, out) in weights.chunks_exact(per_row).zip(out.chunks_mut(count)) {
         let weights = &weights[blocks.clone()];
         for first in (0..group).step_by(TILE) {
-            let row = |at: usize| &rows[(first + at) * per_row..][blocks.clone()];
             let out = &mut out[first..];
             match group - first {
-                1 => tile_of_rows::<F, 1>(prepared, weights, [row(0)], first, out),
-                2 => tile_of_rows::<F, 2>(prepared, weights, [row(0), row(1)], first, out),
-                3 => tile_of_rows::<F, 3>(prepared, weights, [row(0), row(1), row(2)], first, out),
-                _ => tile_of_rows::<F, 4>(prepared, weights, [row(0), row(1), row(2), row(3)], first, out),
+                1 => tile_of_rows::<F, 1>(
+                    prepared,
+                    weights,
+                    cut_blocks(lines(rows, per_row, first), &blocks),
+                    first,
+                    out,
+                ),
+                2 => tile_of_rows::<F, 2>(
+                    prepared,
+                    weights,
+                    cut_blocks(lines(rows, per_row, first), &blocks),
+                    first,
+                    out,
+                ),
+                3 => tile_of_rows::<F, 3>(
+                    prepared,
+                    weights,
+                    cut_blocks(lines(rows, per_row, first), &blocks),
+                    first,
+                    out,
+                ),
+                _ => tile_of_rows::<F, 4>(
+                    prepared,
+                    weights,
+                    cut_blocks(lines(rows, per_row, first), &blocks),
+                    first,
+                    out,
+                ),
             }
         }
     }
@@ -179,7 +199,7 @@ fn tile_of_rows<F: BlockFormat, const R: usize>(
     acc[..R].copy_from_slice(&out[..R]);
     let mut acc = load_4_f32(&acc);
     for (block, weights) in weights.iter().enumerate() {
-        let rows = rows.map(|row| &row[block]);
+        let rows = pick(rows, block);
         let scales = load_4_f32(tile_at(&prepared.scales[block], first));
         // SAFETY: this function has the features.
         let term =
@@ -187,6 +207,16 @@ fn tile_of_rows<F: BlockFormat, const R: usize>(
         acc = _mm_add_ps(acc, term);
     }
     out[..R].copy_from_slice(&to_array(acc)[..R]);
+}
+
+/// The blocks of this chunk in each line.
+#[inline(always)]
+fn cut_blocks<'a, T, const N: usize>(lines: [&'a [T]; N], blocks: &Range<usize>) -> [&'a [T]; N] {
+    let mut cut = lines;
+    for line in &mut cut {
+        *line = &line[blocks.clone()];
+    }
+    cut
 }
 
 /// The tile that starts at row `first`, a multiple of `TILE` below `GROUP`.

@@ -61,7 +61,7 @@ impl BlockFormat for Q4_0 {
             *dot = dot_of_bytes(nibbles_of_16(&weights[2..]), row);
         }
         let sum = _mm_sub_epi32(sum_each(dots), _mm_set1_epi32(*sums));
-        let scales = _mm_mul_ps(four_f16(weights.map(|weights| &weights[..])), scale);
+        let scales = _mm_mul_ps(four_f16(weights, 0), scale);
         _mm_mul_ps(scales, _mm_cvtepi32_ps(sum))
     }
 }
@@ -112,7 +112,7 @@ impl BlockFormat for Q8_0 {
         for (dot, weights) in dots.iter_mut().zip(weights) {
             *dot = dot_of_bytes(magnitudes, _mm256_sign_epi8(load_32(&weights[2..]), row));
         }
-        let scales = _mm_mul_ps(four_f16(weights.map(|weights| &weights[..])), scale);
+        let scales = _mm_mul_ps(four_f16(weights, 0), scale);
         _mm_mul_ps(scales, _mm_cvtepi32_ps(sum_each(dots)))
     }
 }
@@ -152,8 +152,7 @@ impl BlockFormat for Q4K {
         scales: __m128,
     ) -> __m128 {
         let (sub_scales, minima) = q4_k_scales(weights);
-        let mut scaled = [_mm256_setzero_si256(); TILE];
-        q4_k_dots::<R>(weights, rows, sub_scales, &mut scaled);
+        let scaled = first_of_tile(q4_k_dots(weights, rows, sub_scales));
         let mut lowered = [_mm_setzero_si128(); TILE];
         for (lowered, sums) in lowered.iter_mut().zip(sums).take(R) {
             *lowered = _mm_madd_epi16(minima, load_8_i16(sums));
@@ -175,13 +174,11 @@ impl BlockFormat for Q4K {
         let mut lowered = [_mm_setzero_si128(); TILE];
         for lane in 0..TILE {
             let (sub_scales, minima) = q4_k_scales(weights[lane]);
-            let mut dots = [_mm256_setzero_si256(); TILE];
-            q4_k_dots::<1>(weights[lane], [row], sub_scales, &mut dots);
-            scaled[lane] = dots[0];
+            [scaled[lane]] = q4_k_dots(weights[lane], [row], sub_scales);
             lowered[lane] = _mm_madd_epi16(minima, sums);
         }
-        let scales = four_f16(weights.map(|weights| &weights[..]));
-        let minima = four_f16(weights.map(|weights| &weights[2..]));
+        let scales = four_f16(weights, 0);
+        let minima = four_f16(weights, 2);
         q4_k_term(_mm_mul_ps(scales, scale), _mm_mul_ps(minima, scale), scaled, lowered)
     }
 }
@@ -220,8 +217,7 @@ impl BlockFormat for Q6K {
         sums: &[[i16; 16]; TILE],
         scales: __m128,
     ) -> __m128 {
-        let mut scaled = [_mm256_setzero_si256(); TILE];
-        q6_k_dots::<R>(weights, rows, sums, &mut scaled);
+        let scaled = first_of_tile(q6_k_dots(weights, rows, first(sums)));
         let scales = _mm_mul_ps(same_f16(&weights[208..]), scales);
         _mm_mul_ps(scales, _mm_cvtepi32_ps(sum_each(scaled)))
     }
@@ -235,12 +231,10 @@ impl BlockFormat for Q6K {
         scale: __m128,
     ) -> __m128 {
         let mut scaled = [_mm256_setzero_si256(); TILE];
-        for lane in 0..TILE {
-            let mut dots = [_mm256_setzero_si256(); TILE];
-            q6_k_dots::<1>(weights[lane], [row], &[*sums; TILE], &mut dots);
-            scaled[lane] = dots[0];
+        for (scaled, weights) in scaled.iter_mut().zip(weights) {
+            [*scaled] = q6_k_dots(weights, [row], [sums]);
         }
-        let scales = _mm_mul_ps(four_f16(weights.map(|weights| &weights[208..])), scale);
+        let scales = _mm_mul_ps(four_f16(weights, 208), scale);
         _mm_mul_ps(scales, _mm_cvtepi32_ps(sum_each(scaled)))
     }
 }
@@ -265,9 +259,7 @@ fn nibbles_of_16(bytes: &[u8]) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn q4_k_scales(weights: &[u8; 144]) -> (__m128i, __m128i) {
-    let word =
-        |at: usize| u32::from_le_bytes([weights[at], weights[at + 1], weights[at + 2], weights[at + 3]]);
-    let (low_scales, low_minima, rest) = (word(4), word(8), word(12));
+    let (low_scales, low_minima, rest) = (word(weights, 4), word(weights, 8), word(weights, 12));
     const SIX: u32 = 0x3f3f_3f3f;
     const FOUR: u32 = 0x0f0f_0f0f;
     const TWO: u32 = 0x0303_0303;
@@ -276,6 +268,12 @@ fn q4_k_scales(weights: &[u8; 144]) -> (__m128i, __m128i) {
     let minima = u64::from(low_minima & SIX)
         | u64::from(((rest >> 4) & FOUR) | (((low_minima >> 6) & TWO) << 4)) << 32;
     (_mm_cvtepu8_epi16(_mm_cvtsi64_si128(scales as i64)), _mm_cvtepu8_epi16(_mm_cvtsi64_si128(minima as i64)))
+}
+
+/// The little-endian word at byte `at`.
+#[inline(always)]
+fn word(weights: &[u8; 144], at: usize) -> u32 {
+    u32::from_le_bytes([weights[at], weights[at + 1], weights[at + 2], weights[at + 3]])
 }
 
 /// Byte shuffles that put the j-th i16 of a half everywhere in that half.
@@ -293,15 +291,15 @@ const SPREAD: [[u8; 32]; 8] = {
     table
 };
 
-/// `scaled[r] += sc_j * (sum of q x)` over the eight sub-blocks, spread over the lanes.
+/// `sc_j * (sum of q x)` of each row over the eight sub-blocks, spread over the lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn q4_k_dots<const R: usize>(
     weights: &[u8; 144],
     rows: [&[u8; 260]; R],
     sub_scales: __m128i,
-    scaled: &mut [__m256i; TILE],
-) {
+) -> [__m256i; R] {
+    let mut scaled = [_mm256_setzero_si256(); R];
     let sub_scales = _mm256_broadcastsi128_si256(sub_scales);
     let mask = _mm256_set1_epi8(15);
     for pair in 0..4 {
@@ -318,6 +316,7 @@ fn q4_k_dots<const R: usize>(
             *scaled = _mm256_add_epi32(*scaled, both);
         }
     }
+    scaled
 }
 
 /// `scale * f(scaled) - minimum * f(lowered)`.
@@ -329,18 +328,18 @@ fn q4_k_term(scale: __m128, minimum: __m128, scaled: [__m256i; TILE], lowered: [
     _mm_sub_ps(above, below)
 }
 
-/// `scaled[r] += sc_j * (sum u x - 32 sum x)` over the sixteen sub-blocks, spread over the lanes.
+/// `sc_j * (sum u x - 32 sum x)` of each row over the sixteen sub-blocks, spread over the lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn q6_k_dots<const R: usize>(
     weights: &[u8; 210],
     rows: [&[u8; 260]; R],
-    sums: &[[i16; 16]; TILE],
-    scaled: &mut [__m256i; TILE],
-) {
+    sums: [&[i16; 16]; R],
+) -> [__m256i; R] {
     let even_first = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
     let sub_scales = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(load_16(&weights[192..]), even_first));
-    for ((scaled, sums), _) in scaled.iter_mut().zip(sums).zip(rows) {
+    let mut scaled = [_mm256_setzero_si256(); R];
+    for (scaled, sums) in scaled.iter_mut().zip(sums) {
         let centre = _mm256_slli_epi32::<5>(_mm256_madd_epi16(sub_scales, load_16_i16(sums)));
         *scaled = _mm256_sub_epi32(*scaled, centre);
     }
@@ -375,4 +374,24 @@ fn q6_k_dots<const R: usize>(
             }
         }
     }
+    scaled
+}
+
+/// A tile whose lanes from R on are zero.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn first_of_tile<const R: usize>(vectors: [__m256i; R]) -> [__m256i; TILE] {
+    let mut tile = [_mm256_setzero_si256(); TILE];
+    tile[..R].copy_from_slice(&vectors);
+    tile
+}
+
+/// The first R of a tile.
+#[inline(always)]
+fn first<T, const R: usize>(tile: &[T; TILE]) -> [&T; R] {
+    let mut items = [&tile[0]; R];
+    for (item, tile) in items.iter_mut().zip(tile) {
+        *item = tile;
+    }
+    items
 }

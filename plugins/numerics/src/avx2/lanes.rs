@@ -1,4 +1,7 @@
 //! Loads and lane sums.
+//!
+//! A closure inherits the features of the function around it, so that `map` and its like, which have none, cannot inline it:
+//! the code here uses loops instead, and plain functions such as [`pick`].
 
 use core::arch::x86_64::*;
 
@@ -79,12 +82,15 @@ pub(super) fn sum_each_128(vectors: [__m128i; 4]) -> __m128i {
     _mm_hadd_epi32(_mm_hadd_epi32(a, b), _mm_hadd_epi32(c, d))
 }
 
-/// The f16 at the start of each of four byte strings, widened.
+/// The f16 at byte `at` of each of four blocks, widened.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn four_f16(strings: [&[u8]; 4]) -> __m128 {
-    let bits = strings.map(|bytes| i16::from_le_bytes([bytes[0], bytes[1]]));
-    _mm_cvtph_ps(_mm_setr_epi16(bits[0], bits[1], bits[2], bits[3], 0, 0, 0, 0))
+pub(super) fn four_f16<const N: usize>(blocks: [&[u8; N]; 4], at: usize) -> __m128 {
+    let mut bits = 0;
+    for (lane, block) in blocks.into_iter().enumerate() {
+        bits |= u64::from(u16::from_le_bytes([block[at], block[at + 1]])) << (16 * lane);
+    }
+    _mm_cvtph_ps(_mm_cvtsi64_si128(bits as i64))
 }
 
 /// The f16 at the start of `bytes`, widened, in every lane.
@@ -92,4 +98,24 @@ pub(super) fn four_f16(strings: [&[u8]; 4]) -> __m128 {
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn same_f16(bytes: &[u8]) -> __m128 {
     _mm_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes([bytes[0], bytes[1]])))
+}
+
+/// Item `at` of each slice.
+#[inline(always)]
+pub(super) fn pick<'a, T, const N: usize>(slices: [&'a [T]; N], at: usize) -> [&'a T; N] {
+    let mut items = [&slices[0][at]; N];
+    for (item, slice) in items.iter_mut().zip(slices) {
+        *item = &slice[at];
+    }
+    items
+}
+
+/// `N` consecutive slices of `len` items, the first starting at item `first * len`.
+#[inline(always)]
+pub(super) fn lines<T, const N: usize>(items: &[T], len: usize, first: usize) -> [&[T]; N] {
+    let mut lines = [&items[..0]; N];
+    for (at, line) in lines.iter_mut().enumerate() {
+        *line = &items[(first + at) * len..][..len];
+    }
+    lines
 }
