@@ -1,0 +1,8 @@
+//! Links over in-memory pipes and over TCP with TLS: handshake, pairing, priority, credit, liveness, refusals.
+#![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+
+mod dialling;
+mod ends;
+mod flow;
+mod parties;
+mod refusals;
