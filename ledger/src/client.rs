@@ -71,7 +71,7 @@ pub enum Settled {
     /// Credited now.
     Credited {
         /// What was settled.
-        settlement: Settlement,
+        settlement: Box<Settlement>,
         /// The ledger's answer.
         accepted: Accepted,
     },
@@ -206,7 +206,7 @@ impl Client {
                 Ok(accepted) => {
                     let sum = earlier.checked_add(settlement.amount).map_err(AccountError::from)?;
                     credited.insert(part.payee, sum);
-                    outcomes.push(Settled::Credited { settlement, accepted });
+                    outcomes.push(Settled::Credited { settlement: Box::new(settlement), accepted });
                 }
                 Err(ClientError::Refused { status, body }) if status < 500 => {
                     outcomes.push(Settled::Refused { payee: part.payee, payer: part.payer, body });
