@@ -52,7 +52,7 @@ Examples:
     /// Lend this machine: hold experts and compute them for a backbone, over one outbound connection.
     #[command(after_help = "\
 Example:
-  kvasir worker --gateway wss://gateway.example/v1/worker --ticket worker.ticket --key worker.key --wallet wallet.delegation")]
+  kvasir worker --gateway wss://gateway.example/v1/worker --ticket worker.ticket --key worker.key")]
     Worker(WorkerArguments),
     /// Show the whole path on loopback: one prompt answered by local and by remote experts, compared bit for bit.
     #[command(after_help = "\
@@ -90,22 +90,6 @@ pub enum KeyCommand {
     /// Print the public key and the wallet number of a secret key file.
     #[command(after_help = "Example:\n  kvasir key show wallet.key")]
     Show { path: PathBuf },
-    /// Let a wallet receive what a worker key earns: the wallet signs a delegation to the worker.
-    #[command(after_help = "Example:\n  kvasir key delegate --wallet wallet.key --worker ed25519:… --network demo --out wallet.delegation")]
-    Delegate {
-        /// Secret key file of the wallet.
-        #[arg(long)]
-        wallet: PathBuf,
-        /// Public key of the worker, or its secret key file.
-        #[arg(long)]
-        worker: String,
-        /// Name of the network for which it holds.
-        #[arg(long)]
-        network: String,
-        /// Where to write the signed note.
-        #[arg(long)]
-        out: PathBuf,
-    },
 }
 
 #[derive(Subcommand)]
@@ -235,9 +219,6 @@ pub struct WorkerArguments {
     /// Secret key file that the ticket names.
     #[arg(long, env = "KVASIR_KEY", value_name = "FILE")]
     pub key: PathBuf,
-    /// Delegation note by which the wallet accepts what this worker earns (`kvasir key delegate`).
-    #[arg(long, env = "KVASIR_WALLET", value_name = "FILE")]
-    pub wallet: Option<PathBuf>,
     /// Certificate authority to trust instead of the public ones, in PEM.
     #[arg(long, env = "KVASIR_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
@@ -377,7 +358,6 @@ impl From<&WorkerArguments> for operate::serve_worker::WorkerSettings {
             gateway: arguments.gateway.clone(),
             ticket: arguments.ticket.clone(),
             key: arguments.key.clone(),
-            wallet: arguments.wallet.clone(),
             certificate_authority: arguments.ca.clone(),
             model: arguments.model.clone(),
             plugin: arguments.plugin.clone(),

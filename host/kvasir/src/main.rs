@@ -34,9 +34,6 @@ fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
         Command::Inspect { model } => operate::inspect::command(&settings, model.as_deref(), line.json)?,
         Command::Key(KeyCommand::New { path }) => operate::key_file::command_new(path, line.json)?,
         Command::Key(KeyCommand::Show { path }) => operate::key_file::command_show(path, line.json)?,
-        Command::Key(KeyCommand::Delegate { wallet, worker, network, out }) => {
-            operate::key_file::command_delegate(wallet, worker, network, out, line.json)?;
-        }
         Command::Plugin(PluginCommand::Component { module, component }) => {
             operate::plugin_tool::componentize(module, component, line.json)?;
         }

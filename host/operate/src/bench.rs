@@ -57,7 +57,9 @@ pub fn command(settings: &Settings, options: &BenchOptions, json: bool) -> Resul
     } else {
         println!("{} on {} ({} threads)", local.model.name(), machine(), local.backbone.threads());
         for figure in measured {
-            println!("{:8} {:8.0} tokens/s median, {:8.0} best", figure["name"], figure["value"], figure["best"]);
+            let number = |name: &str| figure[name].as_f64().unwrap_or_default();
+            let name = figure["name"].as_str().unwrap_or_default();
+            println!("{name:8} {:8.0} tokens/s median, {:8.0} best", number("value"), number("best"));
         }
     }
     Ok(())

@@ -6,16 +6,11 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kvasir_wire::account::{Delegation, Statement};
-use kvasir_wire::key::{PublicKey, SecretKey};
+use kvasir_wire::key::SecretKey;
 use serde_json::json;
 
 /// A key file holds one line; anything larger is not one.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
-/// How long a delegation holds: a year.
-const DELEGATION_SECONDS: u64 = 365 * 86_400;
-/// A clock that runs a little behind must not refuse what was signed a moment ago.
-const CLOCK_SLACK_SECONDS: u64 = 3600;
 
 /// Make a new key and write it to `path`, which must not exist. The file is readable by its owner alone.
 ///
@@ -83,41 +78,6 @@ pub fn command_new(path: &Path, json: bool) -> Result<()> {
 pub fn command_show(path: &Path, json: bool) -> Result<()> {
     report(path, &load(path)?, json);
     Ok(())
-}
-
-/// `kvasir key delegate`: the wallet lets a worker's key earn for it.
-///
-/// # Errors
-/// Where a key cannot be read, the network's name is none, or the note cannot be written.
-pub fn command_delegate(wallet: &Path, worker: &str, network: &str, out: &Path, json: bool) -> Result<()> {
-    let wallet = load(wallet)?;
-    let now = crate::setup::now().0;
-    let delegation = Delegation {
-        network: network.parse().with_context(|| format!("{network:?} is no name of a network"))?,
-        wallet: wallet.public(),
-        worker: public_key(worker)?,
-        from: now.saturating_sub(CLOCK_SLACK_SECONDS),
-        until: now.saturating_add(DELEGATION_SECONDS),
-    };
-    let note = delegation.sign(&wallet);
-    crate::setup::write_whole(out, note.to_string().as_bytes())?;
-    if json {
-        println!("{}", json!({"file": out, "wallet": delegation.payee().to_string(), "worker": delegation.worker.to_string()}));
-    } else {
-        println!("wallet {} receives what {} earns", delegation.payee(), delegation.worker);
-    }
-    Ok(())
-}
-
-/// `worker` as text of a public key, or as the secret key file that holds it.
-///
-/// # Errors
-/// Where it is neither.
-pub fn public_key(worker: &str) -> Result<PublicKey> {
-    if worker.starts_with("ed25519:") {
-        return worker.parse().with_context(|| format!("{worker:?} is no public key"));
-    }
-    Ok(load(Path::new(worker))?.public())
 }
 
 fn report(path: &Path, key: &SecretKey, json: bool) {

@@ -23,7 +23,7 @@ pub fn componentize(module: &Path, component: &Path, json: bool) -> Result<()> {
     let encoded = wit_component::ComponentEncoder::default()
         .validate(true)
         .module(&bytes)
-        .and_then(|mut encoder| encoder.encode())
+        .and_then(|encoder| encoder.encode())
         .with_context(|| format!("{} is no module built against a WIT world", module.display()))?;
     setup::write_whole(component, &encoded)?;
     if json {
@@ -82,14 +82,14 @@ pub fn verify(settings: &Settings, package: Option<&Path>, trust: Option<&Path>,
             json!({
                 "package": path, "name": plugin.name(), "version": plugin.version().to_string(),
                 "plugin": plugin.digest().to_string(), "publisher": plugin.publisher().to_string(),
-                "formats": plugin.manifest().formats, "vectors": report.cases,
+                "formats": plugin.manifest().formats, "vectors": report.vectors,
             })
         );
     } else {
         println!("{} {} {}", plugin.name(), plugin.version(), plugin.digest());
         println!("publisher  {}", plugin.publisher());
         println!("formats    {}", plugin.manifest().formats.join(", "));
-        println!("vectors    {} agree bit for bit", report.cases);
+        println!("vectors    {} agree bit for bit", report.vectors);
     }
     Ok(())
 }

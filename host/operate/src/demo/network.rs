@@ -1,5 +1,6 @@
 //! The demo's network: keys, ledger, hub, edge, settlement poller and workers, each a process of its own.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use kvasir_wire::note::Note;
+use kvasir_wire::receipt::Receipt;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -100,6 +103,7 @@ pub struct Network {
     programs: Programs,
     folder: PathBuf,
     model: PathBuf,
+    publisher: String,
     ledger: Server,
     hub: Server,
     edge: Server,
@@ -122,7 +126,8 @@ impl Network {
         let logs = folder.join("logs");
 
         steps.step("making keys and a signed kernel");
-        report(programs.kvasir().arg("setup"))?;
+        let setup = report(programs.kvasir().arg("setup"))?;
+        let publisher = text(&setup, "publisher")?;
         for name in ["hub", "treasury", "settler", "backbone"] {
             key_file::create(&key(folder, name))?;
         }
@@ -130,12 +135,12 @@ impl Network {
         report(programs.gateway().args(["certificate", "--name", "localhost", "--out"]).arg(folder.join("tls")))?;
 
         steps.step("starting the ledger");
+        let ledger_folder = folder.join("ledger");
         report(
             programs
                 .ledger()
                 .arg("init")
-                .arg("--folder")
-                .arg(folder.join("ledger"))
+                .arg(&ledger_folder)
                 .args(["--network", NETWORK])
                 .args(["--treasury", &public(folder, "treasury")?])
                 .args(["--hub", &public(folder, "hub")?])
@@ -143,21 +148,18 @@ impl Network {
         )?;
         let ledger = Server::start(
             "ledger",
-            programs.ledger().args(["serve", "--listen", "127.0.0.1:0", "--folder"]).arg(folder.join("ledger")),
+            programs.ledger().args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(ledger_folder.join("ledger.toml")),
             &logs,
         )?;
         let ledger_url = format!("http://{}", ledger.address);
+        let at_ledger = ["--network", NETWORK, "--ledger", &ledger_url];
+        report(programs.ledger().arg("price").args(at_ledger).arg("--treasury-key").arg(key(folder, "treasury")))?;
         report(
             programs
                 .ledger()
-                .args(["price", "set", "--url", &ledger_url, "--key"])
-                .arg(key(folder, "treasury"))
-                .args(["--nanokvr-per-byte", "7"]),
-        )?;
-        report(
-            programs
-                .ledger()
-                .args(["fund", "--url", &ledger_url, "--key"])
+                .arg("fund")
+                .args(at_ledger)
+                .arg("--treasury-key")
                 .arg(key(folder, "treasury"))
                 .args(["--account", &public(folder, "backbone")?, "--nanokvr", &FUND_NANOKVR.to_string()]),
         )?;
@@ -169,6 +171,8 @@ impl Network {
                 .gateway()
                 .args(["hub", "--listen", "127.0.0.1:0", "--network", NETWORK, "--ledger", &ledger_url, "--hub-key"])
                 .arg(key(folder, "hub"))
+                .arg("--edge-key")
+                .arg(key(folder, "edge"))
                 .arg("--spool")
                 .arg(folder.join("spool")),
             &logs,
@@ -203,6 +207,7 @@ impl Network {
             programs,
             folder: folder.clone(),
             model: options.model.clone(),
+            publisher,
             ledger,
             hub,
             edge,
@@ -260,11 +265,10 @@ impl Network {
         let url = format!("http://{}", self.ledger.address);
         let deadline = Instant::now() + CREDIT_WITHIN;
         loop {
-            let receipts = report(self.programs.ledger().args(["receipts", "--url", &url]))?;
-            let metered = latest_bytes(&receipts)?;
+            let metered = self.metered(&url)?;
             let mut wallets = Vec::new();
             for wallet in &self.wallets {
-                let value = report(self.programs.ledger().args(["wallet", wallet, "--url", &url]))?;
+                let value = report(self.programs.ledger().args(["wallet", wallet, "--ledger", &url]))?;
                 wallets.push(WalletCredit {
                     wallet: wallet.clone(),
                     bytes: metered.iter().filter(|(payee, _)| payee == wallet).map(|(_, bytes)| bytes).sum(),
@@ -310,21 +314,43 @@ impl Network {
         }
     }
 
+    /// For every session the payee and the bytes of its latest receipt: counters are cumulative.
+    fn metered(&self, ledger: &str) -> Result<Vec<(String, u64)>> {
+        let mut latest = BTreeMap::new();
+        let mut after: Option<u64> = None;
+        loop {
+            let mut command = self.programs.ledger();
+            command.args(["receipts", "--limit", "500", "--ledger", ledger]);
+            if let Some(after) = after {
+                command.args(["--after", &after.to_string()]);
+            }
+            let page = report(&mut command)?;
+            let list = page.get("receipts").and_then(Value::as_array).ok_or_else(|| anyhow!("no receipts in {page}"))?;
+            for stored in list {
+                let note = Note::parse(text(stored, "note")?.as_bytes())?;
+                let receipt = Receipt::parse(note.text())?;
+                let bytes = receipt.counters.up.get().saturating_add(receipt.counters.down.get());
+                latest.insert(receipt.terms.session, (receipt.terms.payee.to_string(), bytes));
+                after = Some(number(stored, "index")?);
+            }
+            if list.is_empty() {
+                return Ok(latest.into_values().collect());
+            }
+        }
+    }
+
     fn start_worker(&mut self, number: usize, port: u16, flip_bit: bool) -> Result<()> {
         let name = format!("worker-{number}");
         let wallet = key_file::create(&key(&self.folder, &format!("wallet-{number}")))?.public().wallet_digest().to_string();
         key_file::create(&key(&self.folder, &name))?;
-        let delegation = self.folder.join(format!("wallet-{number}.delegation"));
         report(
             self.programs
-                .kvasir()
-                .args(["key", "delegate", "--network", NETWORK, "--wallet"])
+                .ledger()
+                .arg("delegate")
+                .args(["--network", NETWORK, "--ledger", &format!("http://{}", self.ledger.address), "--wallet-key"])
                 .arg(key(&self.folder, &format!("wallet-{number}")))
-                .args(["--worker", &public(&self.folder, &name)?, "--out"])
-                .arg(&delegation),
+                .args(["--worker", &public(&self.folder, &name)?]),
         )?;
-        let url = format!("http://{}", self.ledger.address);
-        report(self.programs.ledger().args(["note", "submit", "--url", &url]).arg(&delegation))?;
         self.ticket(&name, "worker", Some(&wallet))?;
         let mut command = self.programs.kvasir();
         command
@@ -332,8 +358,6 @@ impl Network {
             .arg(self.folder.join(format!("{name}.ticket")))
             .arg("--key")
             .arg(key(&self.folder, &name))
-            .arg("--wallet")
-            .arg(&delegation)
             .arg("--ca")
             .arg(self.folder.join("tls/ca.pem"))
             .arg("--receipts")
@@ -352,7 +376,7 @@ impl Network {
     fn ticket(&self, name: &str, role: &str, wallet: Option<&str>) -> Result<()> {
         let mut command = self.programs.gateway();
         command
-            .args(["ticket", "--role", role, "--network", NETWORK, "--expires", "1d"])
+            .args(["ticket", "--role", role, "--network", NETWORK, "--expires", "1d", "--publisher", &self.publisher])
             .args(["--holder", &public(&self.folder, name)?, "--hub-key"])
             .arg(key(&self.folder, "hub"))
             .arg("--edge-key")
@@ -361,7 +385,7 @@ impl Network {
             command.args(["--wallet", wallet]);
         }
         let value = report(&mut command)?;
-        let ticket = value.get("ticket").and_then(Value::as_str).ok_or_else(|| anyhow!("no ticket in {value}"))?;
+        let ticket = text(&value, "ticket")?;
         let path = self.folder.join(format!("{name}.ticket"));
         fs::write(&path, format!("{ticket}\n")).with_context(|| format!("cannot write {}", path.display()))
     }
@@ -444,23 +468,8 @@ fn number(value: &Value, name: &str) -> Result<u64> {
     value.get(name).and_then(Value::as_u64).ok_or_else(|| anyhow!("no number {name:?} in {value}"))
 }
 
-/// For every session the payee and the bytes of its latest receipt: counters are cumulative.
-fn latest_bytes(receipts: &Value) -> Result<Vec<(String, u64)>> {
-    let list = receipts.get("receipts").and_then(Value::as_array).ok_or_else(|| anyhow!("no receipts in {receipts}"))?;
-    let mut latest: std::collections::BTreeMap<String, (u64, String, u64)> = std::collections::BTreeMap::new();
-    for receipt in list {
-        let text = |name: &str| receipt.get(name).and_then(Value::as_str).map(str::to_owned);
-        let (session, payee) = text("session")
-            .zip(text("payee"))
-            .ok_or_else(|| anyhow!("a receipt without session and payee: {receipt}"))?;
-        let sequence = number(receipt, "seq")?;
-        let bytes = number(receipt, "up")? + number(receipt, "down")?;
-        let entry = latest.entry(session).or_default();
-        if sequence >= entry.0 {
-            *entry = (sequence, payee, bytes);
-        }
-    }
-    Ok(latest.into_values().map(|(_, payee, bytes)| (payee, bytes)).collect())
+fn text(value: &Value, name: &str) -> Result<String> {
+    value.get(name).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| anyhow!("no text {name:?} in {value}"))
 }
 
 fn generation(value: &Value, logits: &Path) -> Result<Generation> {
@@ -468,15 +477,12 @@ fn generation(value: &Value, logits: &Path) -> Result<Generation> {
     let answers = answers
         .iter()
         .map(|answer| {
-            let text = |name: &str| {
-                answer.get(name).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| anyhow!("no {name:?} in {answer}"))
-            };
             let tokens = answer
                 .get("tokens")
                 .and_then(Value::as_array)
                 .map(|tokens| tokens.iter().filter_map(Value::as_u64).collect())
                 .unwrap_or_default();
-            Ok(Answer { prompt: text("prompt")?, text: text("text")?, tokens })
+            Ok(Answer { prompt: text(answer, "prompt")?, text: text(answer, "text")?, tokens })
         })
         .collect::<Result<Vec<_>>>()?;
     let bytes = fs::read(logits).with_context(|| format!("cannot read {}", logits.display()))?;
