@@ -121,7 +121,7 @@ impl Mixture {
         if let Some(tap) = &mut observer.tap {
             tap.expert_out(self.layer, &sums);
         }
-        self.combine(&sums, &scratch.shared, count, hidden).map_err(not_finite)
+        self.combine(&sums, &scratch.shared, hidden).map_err(not_finite)
     }
 
     /// Logits by the float product, softmax over all experts, and the picks of every row.
@@ -181,24 +181,19 @@ impl Mixture {
         transpose_rows(&scratch.gate, count, 0..count, inner);
         scratch.inner.prepare(down.row_format())?;
         let rows = scratch.inner.bytes(down.row_format());
-        compute(instructions, [Product::new(down.matrix(), rows, count, &mut scratch.out)]);
+        compute(instructions, [Product::new(down.matrix(), rows, count, &mut scratch.product)]);
+        scratch.out.resize(scratch.product.len(), 0.0);
+        transpose_rows(&scratch.product, count, 0..count, &mut scratch.out);
         Ok(())
     }
 
     /// `hidden + (routed + sigmoid(s) * shared)`, refusing what is not finite.
-    fn combine(
-        &self,
-        sums: &[f32],
-        shared: &SharedScratch,
-        count: usize,
-        hidden: &mut [f32],
-    ) -> Result<(), NotFinite> {
+    fn combine(&self, sums: &[f32], shared: &SharedScratch, hidden: &mut [f32]) -> Result<(), NotFinite> {
         let mut finite = true;
-        for (row, (hidden, sums)) in
-            hidden.chunks_exact_mut(self.hidden).zip(sums.chunks_exact(self.hidden)).enumerate()
-        {
-            let weight = sigmoid(shared.weight[row]);
-            let shared = shared.out[row..].iter().step_by(count);
+        let rows = hidden.chunks_exact_mut(self.hidden).zip(sums.chunks_exact(self.hidden));
+        let shared_rows = shared.out.chunks_exact(self.hidden).zip(&shared.weight);
+        for ((hidden, sums), (shared, logit)) in rows.zip(shared_rows) {
+            let weight = sigmoid(*logit);
             for ((hidden, sum), shared) in hidden.iter_mut().zip(sums).zip(shared) {
                 *hidden += sum + weight * shared;
                 finite &= hidden.is_finite();

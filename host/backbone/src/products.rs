@@ -89,34 +89,54 @@ pub(crate) fn compute<const N: usize>(instructions: InstructionSet, products: [P
 pub(crate) fn transpose_rows(product: &[f32], count: usize, rows: Range<usize>, out: &mut [f32]) {
     if count == 1 {
         out.copy_from_slice(product);
-        return;
+    } else {
+        turn(product, count, rows, out, |_, value| value);
     }
-    let outputs = product.len() / count;
-    for_each_tiled(rows.len(), outputs, |row, output| {
-        out[row * outputs + output] = product[output * count + rows.start + row];
-    });
 }
 
 /// Adds an output-major product to row-major rows: `rows[row][output] += product[output][row]`.
 pub(crate) fn add_product(product: &[f32], count: usize, rows: &mut [f32]) {
     if count == 1 {
         rows.iter_mut().zip(product).for_each(|(value, add)| *value += add);
-        return;
+    } else {
+        turn(product, count, 0..count, rows, |value, add| value + add);
     }
-    let outputs = product.len() / count;
-    for_each_tiled(count, outputs, |row, output| {
-        rows[row * outputs + output] += product[output * count + row]
-    });
 }
 
-/// Visits every (row, output) in square tiles, so that both sides of a transposition stay within few cache lines.
-fn for_each_tiled(rows: usize, outputs: usize, mut visit: impl FnMut(usize, usize)) {
-    const TILE: usize = 16;
-    for first_output in (0..outputs).step_by(TILE) {
-        for first_row in (0..rows).step_by(TILE) {
-            for row in first_row..(first_row + TILE).min(rows) {
-                for output in first_output..(first_output + TILE).min(outputs) {
-                    visit(row, output);
+/// Sets every element of `out` to `join(element, product's)`, in square tiles: both sides stay within few cache lines,
+/// and a tile is read and written in whole vectors.
+fn turn(
+    product: &[f32],
+    count: usize,
+    rows: Range<usize>,
+    out: &mut [f32],
+    join: impl Fn(f32, f32) -> f32 + Copy,
+) {
+    const TILE: usize = 8;
+    let outputs = product.len() / count;
+    for first_row in (0..rows.len()).step_by(TILE) {
+        let tile_rows = TILE.min(rows.len() - first_row);
+        for first_output in (0..outputs).step_by(TILE) {
+            let tile_outputs = TILE.min(outputs - first_output);
+            let from = |output: usize| (first_output + output) * count + rows.start + first_row;
+            let to = |row: usize| (first_row + row) * outputs + first_output;
+            if tile_rows < TILE || tile_outputs < TILE {
+                for row in 0..tile_rows {
+                    for output in 0..tile_outputs {
+                        let value = &mut out[to(row) + output];
+                        *value = join(*value, product[from(output) + row]);
+                    }
+                }
+                continue;
+            }
+            let mut tile = [[0.0; TILE]; TILE];
+            for (output, values) in tile.iter_mut().enumerate() {
+                values.copy_from_slice(&product[from(output)..][..TILE]);
+            }
+            for row in 0..TILE {
+                let values = &mut out[to(row)..][..TILE];
+                for (value, column) in values.iter_mut().zip(&tile) {
+                    *value = join(*value, column[row]);
                 }
             }
         }

@@ -44,7 +44,9 @@ pub(crate) struct SharedScratch {
     pub(crate) up: Vec<f32>,
     /// What the down matrix reads.
     pub(crate) inner: Rows,
-    /// The expert's output, output-major.
+    /// The product of the down matrix, output-major.
+    pub(crate) product: Vec<f32>,
+    /// The expert's output, row-major.
     pub(crate) out: Vec<f32>,
     /// Its gate's logit per row.
     pub(crate) weight: Vec<f32>,
