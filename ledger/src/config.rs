@@ -29,6 +29,8 @@ pub struct LedgerToml {
     pub store: Option<PathBuf>,
     /// Address to listen on.
     pub listen: Option<SocketAddr>,
+    /// Largest size of the database file in bytes; what would go beyond it is refused.
+    pub max_store_bytes: Option<u64>,
     /// Public keys of hubs whose receipts are believed.
     pub hubs: Vec<String>,
     /// Public keys of the treasury: prices, fundings, corrections.
@@ -71,6 +73,8 @@ pub struct Settings {
     pub store: PathBuf,
     /// Address to listen on.
     pub listen: SocketAddr,
+    /// Largest size of the database file in bytes.
+    pub max_store_bytes: Option<u64>,
     /// Keys that are believed.
     pub keys: Keys,
 }
@@ -106,7 +110,8 @@ impl ConfigFlags {
         };
         let default_listen = || DEFAULT_LISTEN.parse().context("the default address");
         let listen = file.listen.map_or_else(default_listen, Ok)?;
-        Ok(Settings { network: self.network_of(&file)?, store, listen, keys })
+        let network = self.network_of(&file)?;
+        Ok(Settings { network, store, listen, max_store_bytes: file.max_store_bytes, keys })
     }
 
     /// The network's name, from a flag, the environment or the settings file.

@@ -161,6 +161,19 @@ impl Store {
         &self.path
     }
 
+    /// Bounds the file's size: what would make it larger is refused like a full disk, and nothing is damaged. A size
+    /// below the present one stops all growth.
+    pub fn limit_size(&mut self, bytes: u64) -> Result<(), LedgerError> {
+        let failed = at(&self.path);
+        let page: i64 =
+            self.connection.query_row("PRAGMA page_size", [], |row| row.get(0)).map_err(&failed)?;
+        let pages = (signed(bytes) / page.max(1)).clamp(1, i64::from(u32::MAX - 1));
+        self.connection
+            .query_row(&format!("PRAGMA max_page_count = {pages}"), [], |row| row.get::<_, i64>(0))
+            .map(|_| ())
+            .map_err(&failed)
+    }
+
     /// Answers from this connection.
     pub fn answers(&self) -> Answers<'_> {
         Answers::new(&self.connection, &self.path)
@@ -425,4 +438,45 @@ fn at(path: &Path) -> impl Fn(rusqlite::Error) -> LedgerError {
 /// Numbers in notes have at most 63 bits; indexes and times never reach more.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_written_says_so_and_takes_nothing() {
+        let network: NetworkName = "atlas".parse().unwrap();
+        let mut store = Store::in_memory(&network, Keys::default()).unwrap();
+        store.connection.pragma_update(None, "query_only", true).unwrap();
+        let error = store.sweep(1).and_then(|_| {
+            store.write(1, |writing| {
+                writing.post(0, "fund", Owner::Treasury, Owner::Payer(KeyDigest([1; 32])), 1)
+            })
+        });
+        let (status, body) = error.unwrap_err().answer();
+        assert_eq!((status, body.code.as_str()), (503, "store_read_only"));
+        assert!(body.message.contains(":memory:") && body.what_to_do.contains("write access"), "{body:?}");
+    }
+
+    #[test]
+    fn sqlite_is_new_enough() {
+        assert!(rusqlite::version_number() >= OLDEST_SQLITE, "{}", sqlite_version());
+    }
+
+    #[test]
+    fn a_failed_change_leaves_no_trace() {
+        let network: NetworkName = "atlas".parse().unwrap();
+        let mut store = Store::in_memory(&network, Keys::default()).unwrap();
+        let mut note = Note::unsigned("text\n").unwrap();
+        note.sign("x".parse().unwrap(), &kvasir_wire::key::SecretKey::from_seed([1; 32])).unwrap();
+        let refused: Result<(), _> = store.write(1, |writing| {
+            writing.append("price", &note)?;
+            Err(Refusal::new(400, "late", "after the entry was written", "").into())
+        });
+        assert!(refused.is_err());
+        assert_eq!(store.answers().head().unwrap(), (0, kvasir_merkle::EMPTY_ROOT));
+        store.write(1, |writing| writing.append("price", &note)).unwrap();
+        assert_eq!(store.answers().head().unwrap(), (1, note.leaf_hash()));
+    }
 }

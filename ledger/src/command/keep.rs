@@ -50,6 +50,9 @@ pub(super) struct Serve {
     /// Address to listen on; port 0 takes a free one. For the LAN: the API has no TLS
     #[arg(long, env = "KVASIR_LEDGER_LISTEN", value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Largest size of the database file in bytes; what would go beyond it is refused, nothing is damaged
+    #[arg(long, env = "KVASIR_LEDGER_MAX_STORE_BYTES", value_name = "N")]
+    max_store_bytes: Option<u64>,
 }
 
 impl Init {
@@ -67,6 +70,7 @@ impl Init {
             network: Some(self.network.to_string()),
             store: Some(STORE.into()),
             listen: self.listen,
+            max_store_bytes: None,
             hubs: text(&self.hubs),
             treasury: text(&self.treasury),
             settlers: text(&self.settlers),
@@ -105,7 +109,10 @@ impl Serve {
                 tracing::warn!("`{name}` is empty in the settings: {lost}");
             }
         }
-        let store = Store::open(&settings.store, &settings.network, settings.keys)?;
+        let mut store = Store::open(&settings.store, &settings.network, settings.keys)?;
+        if let Some(bytes) = self.max_store_bytes.or(settings.max_store_bytes) {
+            store.limit_size(bytes)?;
+        }
         tracing::info!(store = %settings.store.display(), sqlite = sqlite_version(), "opened");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(async {

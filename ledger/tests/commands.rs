@@ -1,0 +1,218 @@
+//! The program `kvasir-ledger` as an operator uses it.
+#![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+
+mod network;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use kvasir_ledger::client::Client;
+use kvasir_ledger::server::system_clock;
+use network::Network;
+use serde_json::Value;
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir-ledger"));
+    for name in ["CONFIG", "STORE", "NETWORK", "HUBS", "TREASURY", "SETTLERS", "LISTEN", "URL"] {
+        command.env_remove(format!("KVASIR_LEDGER_{name}"));
+    }
+    command
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    program().current_dir(folder).args(arguments).output().unwrap()
+}
+
+fn json(folder: &Path, arguments: &[&str]) -> Value {
+    let output = run(folder, &[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{arguments:?}: {output:?}"))
+}
+
+fn complaint(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn serve(folder: &Path, arguments: &[&str]) -> (Child, String) {
+    let mut child = program()
+        .current_dir(folder)
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("{line:?}"));
+    (child, format!("http://{address}"))
+}
+
+#[test]
+fn from_nothing_to_a_credited_wallet() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut network = Network::new();
+    let mut public = Vec::new();
+    for (name, key) in [
+        ("hub", &mut network.hub),
+        ("worker", &mut network.worker),
+        ("backbone", &mut network.backbone),
+        ("wallet", &mut network.wallet),
+        ("treasury", &mut network.treasury),
+        ("settler", &mut network.settler),
+    ] {
+        let file = format!("{name}.key");
+        let made = json(folder, &["key", &file]);
+        *key = kvasir_ledger::config::read_secret(&folder.join(&file)).unwrap();
+        assert_eq!(made["public"], key.public().to_string());
+        public.push(made["public"].as_str().unwrap().to_owned());
+        assert!(complaint(&run(folder, &["key", &file])).contains("cannot be made"));
+    }
+    let [hub, worker, backbone, wallet, treasury, settler] = public.try_into().unwrap();
+    json(
+        folder,
+        &["init", ".", "--network", "atlas", "--hub", &hub, "--treasury", &treasury, "--settler", &settler],
+    );
+    let again = run(folder, &["init", ".", "--network", "atlas"]);
+    assert!(complaint(&again).contains("exists already"));
+
+    let (mut child, url) = serve(folder, &[]);
+    let at = |command: &[&str]| json(folder, &[command, &["--ledger", &url]].concat());
+    at(&["price", "--treasury-key", "treasury.key", "--nanokvr-per-byte", "7"]);
+    let fund = ["fund", "--treasury-key", "treasury.key", "--account", &backbone, "--kvr", "100"];
+    assert_eq!(at(&fund)["kind"], "fund");
+    assert_eq!(at(&["delegate", "--wallet-key", "wallet.key", "--worker", &worker])["index"], 2);
+    let grant = at(&["grant", "--backbone-key", "backbone.key", "--hub", &hub, "--bytes", "1000000"]);
+    let account = at(&["account", &backbone]);
+    assert_eq!(
+        (&account["available_nanokvr"], &account["kvr"]),
+        (&100_000_000_000i64.into(), &"100.00000 KVR".into())
+    );
+
+    let client = Client::new(&url).unwrap();
+    let now = system_clock()();
+    let mut receipt = network.first(1, 100, 200);
+    receipt.terms.grant = grant["leaf"].as_str().unwrap().parse().unwrap();
+    receipt.terms.price = client.price().unwrap().leaf.parse().unwrap();
+    (receipt.terms.from, receipt.to) = (now, now);
+    client.post_receipt(&network.sign(&receipt)).unwrap();
+    client.settle_once(&network.name, &network.settler, now).unwrap();
+    assert_eq!(at(&["wallet", &wallet])["pending_nanokvr"], 2_100);
+    assert_eq!(at(&["receipts"])["receipts"].as_array().unwrap().len(), 1);
+
+    // In words, and on the file while it is served.
+    let words = run(folder, &["wallet", &wallet, "--ledger", &url]);
+    assert!(String::from_utf8_lossy(&words.stdout).contains("0.00000 KVR  (2100 nanoKVR)"), "{words:?}");
+    let verified = json(folder, &["verify"]);
+    assert_eq!((&verified["ok"], &verified["entries"]), (&true.into(), &6.into()));
+    let exported = json(folder, &["export", "receipts"]);
+    assert_eq!((&exported["rows"][0]["up"], &exported["rows"][0]["down"]), (&100.into(), &200.into()));
+    assert_eq!(exported["rows"][0]["session"], "01".repeat(32));
+    let csv = String::from_utf8(run(folder, &["export", "postings"]).stdout).unwrap();
+    assert_eq!(csv.lines().next(), Some("number,cause,step,debit_kind,debit,credit_kind,credit,nanokvr,at"));
+    assert_eq!(csv.lines().count(), 3);
+
+    let stopped = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(stopped.success() && child.wait().unwrap().success());
+
+    // Somebody changes the file.
+    let file = rusqlite::Connection::open(folder.join("ledger.db")).unwrap();
+    file.execute_batch(
+        "DROP TRIGGER no_UPDATE_of_postings; UPDATE postings SET nanokvr = 1 WHERE step = 'settle'",
+    )
+    .unwrap();
+    let found = run(folder, &["verify", "--json"]);
+    assert!(complaint(&found).contains("entry 5 is wrong"));
+    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_eq!((&found["ok"], &found["first_bad_index"]), (&false.into(), &5.into()));
+}
+
+#[test]
+fn flags_win_over_environment_and_environment_over_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    for network in ["file", "environment", "flag"] {
+        json(folder, &["init", network, "--network", network]);
+    }
+    let config = folder.join("file/ledger.toml");
+    let entries = |command: &mut Command| {
+        let output = command.current_dir(folder).args(["verify", "--json"]).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let store = |name: &str| folder.join(name).join("ledger.db");
+    let file = || {
+        let mut command = program();
+        command.env("KVASIR_LEDGER_CONFIG", &config);
+        command
+    };
+    assert!(entries(&mut file()).0);
+    let environment = || {
+        let mut command = file();
+        command.env("KVASIR_LEDGER_STORE", store("environment")).env("KVASIR_LEDGER_NETWORK", "environment");
+        command
+    };
+    assert!(entries(&mut environment()).0);
+    let mut half = file();
+    half.env("KVASIR_LEDGER_STORE", store("environment"));
+    assert!(entries(&mut half).1.contains("keeps network environment, not file"));
+    let output = environment()
+        .current_dir(folder)
+        .args(["verify", "--network", "flag", "--store"])
+        .arg(store("flag"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    assert!(complaint(&run(folder, &["serve"])).contains("--store"));
+    fs::write(folder.join("ledger.toml"), "network = \"atlas\"\nstoer = \"x\"\n").unwrap();
+    let text = complaint(&run(folder, &["serve"]));
+    assert!(text.contains("ledger.toml") && text.contains("stoer"), "{text}");
+    fs::write(folder.join("ledger.toml"), "network = \"atlas\"\nstore = \"typo.db\"\n").unwrap();
+    let text = complaint(&run(folder, &["serve"]));
+    assert!(text.contains("typo.db") && text.contains("init"), "{text}");
+    fs::write(folder.join("ledger.toml"), "network = \"atlas\"\nhubs = [\"abc\"]\nstore = \"x\"\n").unwrap();
+    let text = complaint(&run(folder, &["serve"]));
+    assert!(text.contains("hubs: `abc`") && text.contains("ed25519:"), "{text}");
+
+    // A key that others can read, and one that is none.
+    json(folder, &["key", "treasury.key"]);
+    fs::write(folder.join("ledger.toml"), "network = \"atlas\"\n").unwrap();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        assert_eq!(fs::metadata(folder.join("treasury.key")).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::set_permissions(folder.join("treasury.key"), fs::Permissions::from_mode(0o640)).unwrap();
+        let text = complaint(&run(folder, &["price", "--treasury-key", "treasury.key"]));
+        assert!(text.contains("chmod 600"), "{text}");
+        fs::set_permissions(folder.join("treasury.key"), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let nobody = ["--ledger", "http://127.0.0.1:1"];
+    let account = "ab".repeat(32);
+    let fund = ["fund", "--treasury-key", "treasury.key", "--account", &account, "--kvr", "1"];
+    let text = complaint(&run(folder, &[&fund[..], &nobody].concat()));
+    assert!(text.contains("does not answer") && text.contains("--nonce"), "{text}");
+    let usage = run(folder, &["fund", "--treasury-key", "treasury.key", "--account", &account]);
+    assert_eq!(usage.status.code(), Some(2));
+    let amount = ["fund", "--treasury-key", "treasury.key", "--account", &account, "--kvr", "1e3"];
+    assert!(complaint(&run(folder, &amount)).contains("no amount in KVR"));
+}
+
+#[test]
+fn completions_and_examples() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(folder.path(), &["completions", shell]);
+        assert!(script.status.success() && String::from_utf8_lossy(&script.stdout).contains("kvasir-ledger"));
+    }
+    let help = run(folder.path(), &["fund", "--help"]);
+    assert!(String::from_utf8_lossy(&help.stdout).contains("Example"));
+}

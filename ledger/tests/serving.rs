@@ -1,0 +1,241 @@
+//! The HTTP API through its client: answers, refusals, and two pollers at once.
+#![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+
+mod network;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use kvasir_ledger::api::ErrorBody;
+use kvasir_ledger::client::{Client, ClientError, Settled};
+use kvasir_ledger::server::{listen, serve};
+use kvasir_ledger::store::Store;
+use kvasir_wire::account::{PENDING_SECONDS, Statement};
+use network::{Network, START, counters};
+use tokio::sync::oneshot;
+
+/// A served ledger with a clock of its own.
+struct Served {
+    url: String,
+    client: Client,
+    clock: Arc<AtomicU64>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    folder: tempfile::TempDir,
+}
+
+impl Served {
+    fn start(network: &Network) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        Store::create(&path, &network.name).unwrap();
+        let store = Store::open(&path, &network.name, network.keys()).unwrap();
+        let clock = Arc::new(AtomicU64::new(START + 20));
+        let (tell, told) = std::sync::mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
+        let (name, time) = (network.name.clone(), clock.clone());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (listener, address) = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+                tell.send(address).unwrap();
+                let stop = async {
+                    let _ = stopped.await;
+                };
+                let clock = Arc::new(move || time.load(Ordering::SeqCst));
+                serve(listener, store, name, clock, stop).await.unwrap();
+            });
+        });
+        let url = format!("http://{}", told.recv().unwrap());
+        let client = Client::new(&url).unwrap();
+        for note in network.foundation() {
+            client.post_note(&note).unwrap();
+        }
+        Self { url, client, clock, stop: Some(stop), thread: Some(thread), folder }
+    }
+
+    /// Status and body of a raw request.
+    fn ask(&self, method: &str, path: &str, body: &[u8]) -> (u16, String) {
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let url = format!("{}{path}", self.url);
+        let mut response = match method {
+            "GET" => agent.get(url).call(),
+            "DELETE" => agent.delete(url).call(),
+            _ => agent.post(url).send(body),
+        }
+        .unwrap();
+        (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
+    }
+
+    fn stop(&mut self) {
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        self.thread.take().map(|thread| thread.join().unwrap());
+    }
+}
+
+#[test]
+fn a_whole_conversation() {
+    let network = Network::new();
+    let mut served = Served::start(&network);
+    let client = served.client.clone();
+    assert_eq!(client.price().unwrap().nanokvr_per_byte, 7);
+    assert_eq!(client.price().unwrap().leaf, network.price().leaf_hash().to_string());
+    assert_eq!(client.note(&network.price().leaf_hash()).unwrap().note, network.price().to_string());
+
+    let one = network.first(1, 425_984, 851_968);
+    let note = network.sign(&one);
+    let accepted = client.post_receipt(&note).unwrap();
+    assert_eq!((accepted.index, accepted.kind.as_str()), (4, "receipt"));
+    assert_eq!(accepted.id, one.id().to_string());
+    assert_eq!(accepted.leaf, note.leaf_hash().to_string());
+
+    let page = client.receipts(None, 10).unwrap();
+    assert_eq!(page.receipts[0].note, note.to_string());
+    assert_eq!(page.next, Some(4));
+    assert_eq!(client.receipts(page.next, 10).unwrap().receipts, []);
+    assert_eq!(client.receipts(page.next, 10).unwrap().next, Some(4));
+
+    let outcomes = client.settle_once(&network.name, &network.settler, START + 20).unwrap();
+    assert!(
+        matches!(&outcomes[..], [Settled::Credited { settlement, .. }] if settlement.bytes.get() == 1_277_952)
+    );
+    assert!(client.settle_once(&network.name, &network.settler, START + 20).unwrap().is_empty());
+    let wallet = client.wallet(&network.payee()).unwrap();
+    assert_eq!((wallet.pending_nanokvr, wallet.kvr.as_str()), (8_945_664, "0.00895 KVR"));
+    assert_eq!(client.account(&network.payer()).unwrap().spent_nanokvr, 8_945_664);
+    let ready = client.ready().unwrap();
+    assert_eq!((ready.entries, ready.network.as_str()), (6, "atlas"));
+
+    served.stop();
+    // What was served is in the file, in order, and its root is the one that was told.
+    let path = served.folder.path().join("ledger.db");
+    let mut store = Store::open(&path, &network.name, network.keys()).unwrap();
+    assert_eq!(store.answers().head().unwrap().1.to_string(), ready.root);
+    assert_eq!(store.sweep(START + 20 + PENDING_SECONDS).unwrap(), 1);
+}
+
+#[test]
+fn a_resend_over_http_is_answered_byte_for_byte() {
+    let network = Network::new();
+    let served = Served::start(&network);
+    let note = network.sign(&network.first(1, 100, 200)).to_string();
+    let first = served.ask("POST", "/v1/receipts", note.as_bytes());
+    assert_eq!(first.0, 200);
+    served.clock.store(START + 5_000_000, Ordering::SeqCst);
+    assert_eq!(served.ask("POST", "/v1/receipts", note.as_bytes()), first);
+}
+
+#[test]
+fn every_refusal_is_json_with_code_message_and_advice() {
+    let network = Network::new();
+    let served = Served::start(&network);
+    let hex = "ab".repeat(32);
+    let conflicting = network.sign(&network.first(1, 1, 1)).to_string();
+    served.client.post_receipt(&network.sign(&network.first(1, 1, 2))).unwrap();
+    for (method, path, body, status, code) in [
+        ("GET", "/", "", 404, "no_such_path"),
+        ("DELETE", "/v1/receipts", "", 405, "wrong_method"),
+        ("POST", "/v1/receipts", "", 400, "malformed_note"),
+        ("POST", "/v1/receipts", &"x".repeat(16 * 1024 + 1), 413, "too_large"),
+        ("POST", "/v1/receipts", &conflicting, 409, "conflict"),
+        ("POST", "/v1/notes", &conflicting, 400, "unknown_kind"),
+        ("POST", "/v1/settlements", &conflicting, 400, "malformed_note"),
+        ("GET", "/v1/receipts?after=-1", "", 400, "bad_question"),
+        ("GET", "/v1/receipts?before=1", "", 400, "bad_question"),
+        ("GET", "/v1/wallets/abc", "", 400, "bad_question"),
+        ("GET", &format!("/v1/notes/{}", hex.to_uppercase()), "", 400, "bad_question"),
+        ("GET", &format!("/v1/notes/{hex}"), "", 404, "unknown_note"),
+    ] {
+        let (found, body) = served.ask(method, path, body.as_bytes());
+        let body: ErrorBody =
+            serde_json::from_str(&body).unwrap_or_else(|_| panic!("{method} {path}: {body}"));
+        assert_eq!((found, body.code.as_str()), (status, code), "{method} {path}");
+        assert!(!body.message.is_empty() && !body.what_to_do.is_empty(), "{method} {path}");
+        assert_eq!(body.evidence.is_some(), code == "conflict");
+    }
+    let refused = served.client.post_receipt(&network.sign(&network.first(1, 1, 1))).unwrap_err();
+    assert!(matches!(&refused, ClientError::Refused { status: 409, .. }));
+    assert!(!refused.is_passing() && refused.code() == Some("conflict"));
+    // An unknown wallet has nothing, which is an answer.
+    assert_eq!(served.client.wallet(&[9; 32].into()).unwrap().pending_nanokvr, 0);
+}
+
+#[test]
+fn two_pollers_at_once_never_credit_twice() {
+    const SESSIONS: u8 = 3;
+    const RECEIPTS: u64 = 12;
+    let network = Network::new();
+    let served = Served::start(&network);
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for session in 1..=SESSIONS {
+            let (client, network, done) = (served.client.clone(), &network, &done);
+            scope.spawn(move || {
+                let mut receipt = network.first(session, 1_000, 0);
+                client.post_receipt(&network.sign(&receipt)).unwrap();
+                for number in 2..=RECEIPTS {
+                    receipt =
+                        receipt.next(counters(1_000 * number, 0), receipt.to, number == RECEIPTS).unwrap();
+                    client.post_receipt(&network.sign(&receipt)).unwrap();
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        for _ in 0..2 {
+            let (client, network, done) = (served.client.clone(), &network, &done);
+            scope.spawn(move || {
+                loop {
+                    let all_sent = done.load(Ordering::SeqCst) == u64::from(SESSIONS);
+                    for outcome in client.settle_once(&network.name, &network.settler, START + 20).unwrap() {
+                        if let Settled::Refused { body, .. } = outcome {
+                            assert!(["conflict", "balance_moved"].contains(&body.code.as_str()), "{body:?}");
+                        }
+                    }
+                    if all_sent && client.unsettled().unwrap().parts.is_empty() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let bytes = i64::from(SESSIONS) * RECEIPTS as i64 * 1_000;
+    let wallet = served.client.wallet(&network.payee()).unwrap();
+    assert_eq!((wallet.pending_nanokvr, wallet.bytes), (7 * bytes, bytes as u64));
+    assert_eq!(
+        served.client.account(&network.payer()).unwrap().available_nanokvr,
+        1_000_000_000_000 - 7 * bytes
+    );
+}
+
+#[test]
+fn a_short_payer_stops_neither_the_poller_nor_other_wallets() {
+    let mut network = Network::new();
+    let served = Served::start(&network);
+    let rich = network.sign(&network.first(1, 100, 0));
+    // Another backbone without funds, paying the same worker.
+    network.backbone = kvasir_wire::key::SecretKey::from_seed([40; 32]);
+    served.client.post_note(&network.grant(1_000_000_000)).unwrap();
+    served.client.post_receipt(&network.sign(&network.first(2, 100, 0))).unwrap();
+    served.client.post_receipt(&rich).unwrap();
+    let outcomes = served.client.settle_once(&network.name, &network.settler, START + 20).unwrap();
+    let credited = outcomes.iter().filter(|outcome| matches!(outcome, Settled::Credited { .. })).count();
+    let short = outcomes
+        .iter()
+        .any(|outcome| matches!(outcome, Settled::Refused { body, .. } if body.code == "payer_short"));
+    assert!(credited == 1 && short, "{outcomes:?}");
+    assert_eq!(served.client.wallet(&network.payee()).unwrap().pending_nanokvr, 700);
+    assert_eq!(served.client.wallet(&network.payee()).unwrap().unsettled_nanokvr, 700);
+}
+
+#[test]
+fn a_settlement_posted_twice_is_credited_once() {
+    let network = Network::new();
+    let served = Served::start(&network);
+    served.client.post_receipt(&network.sign(&network.first(1, 100, 200))).unwrap();
+    let note = network.settlement(&[(1, 1, 1, 300)], 0, START + 20).sign(&network.settler).unwrap();
+    let first = served.client.post_settlement(&note).unwrap();
+    served.clock.store(START + 700, Ordering::SeqCst);
+    assert_eq!(served.client.post_settlement(&note).unwrap(), first);
+    assert_eq!(served.client.wallet(&network.payee()).unwrap().pending_nanokvr, 2_100);
+}
