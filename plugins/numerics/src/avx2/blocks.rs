@@ -1,21 +1,21 @@
-//! The walk over matrix and rows for the block formats. A tile is four elements side by side in one vector: four outputs of
-//! one row, or one output of up to four rows, so that unpacking is paid once for the tile. Each lane adds its blocks in
-//! ascending order.
+//! The walk over matrix and rows for the block formats. A vector holds four terms: those of one block for up to four rows, so
+//! that unpacking is paid once for them, or those of four blocks in sequence for one row, so that the weights are read in one
+//! ascending stream. Every element adds its blocks in ascending order.
 
 use core::arch::x86_64::*;
 use core::ops::Range;
 
-use super::lanes::{lines, load_4_f32, pick, to_array};
+use super::lanes::{each, lines, load_4_f32, pick, to_array};
 use crate::half::read_f32;
 use crate::matrix::Matrix;
 
 /// Elements in a tile.
 pub(super) const TILE: usize = 4;
-/// Rows whose sums are prepared together.
+/// Most rows that are prepared together.
 const GROUP: usize = 16;
-/// Blocks whose sums are prepared together; between two such chunks the accumulators rest in the output, as f32 without
-/// loss.
-const CHUNK: usize = 32;
+/// Blocks of rows that are prepared together. A matrix row is walked whole where it fits, since the memory likes one ascending
+/// stream; where it does not, the accumulators rest in the output between two chunks, as f32 without loss.
+const PLACES: usize = 1024;
 
 /// What a format contributes: the term that one block adds to the accumulators of a tile.
 pub(super) trait BlockFormat {
@@ -25,6 +25,8 @@ pub(super) trait BlockFormat {
     type Row: AsRef<[u8]>;
     /// Sums of the row's integers that every output needs again.
     type Sums: Copy;
+    /// Whether unpacking weights costs so much that several rows should share it.
+    const ROWS_TOGETHER: bool;
     /// A placeholder.
     const NO_SUMS: Self::Sums;
 
@@ -43,22 +45,23 @@ pub(super) trait BlockFormat {
         scales: __m128,
     ) -> __m128;
 
-    /// The terms of four outputs for one row.
+    /// The terms of four blocks, each with its block of one row and that block's sums.
     ///
     /// # Safety
     /// AVX2 and F16C.
-    unsafe fn term_of_outputs(
+    unsafe fn term_of_blocks(
         weights: [&Self::Weights; TILE],
-        row: &Self::Row,
-        sums: &Self::Sums,
-        scale: __m128,
+        row: [&Self::Row; TILE],
+        sums: &[Self::Sums; TILE],
+        scales: __m128,
     ) -> __m128;
 }
 
-/// Scales and sums of up to `GROUP` rows and `CHUNK` blocks, a block's rows side by side.
+/// Scales and sums of the blocks of a group of rows: at `block * GROUP + row` for formats whose rows go together, else at
+/// `row * chunk + block`.
 struct Prepared<F: BlockFormat> {
-    scales: [[f32; GROUP]; CHUNK],
-    sums: [[F::Sums; GROUP]; CHUNK],
+    scales: [f32; PLACES],
+    sums: [F::Sums; PLACES],
 }
 
 /// As [`crate::product()`], whose checks have been made.
@@ -74,149 +77,141 @@ pub(super) fn product<F: BlockFormat>(
     let rows = F::rows(rows);
     let per_row = weights.len() / matrix.rows();
     let weights = &weights[outputs.start * per_row..outputs.end * per_row];
-    let mut prepared = Prepared::<F> { scales: [[0.0; GROUP]; CHUNK], sums: [[F::NO_SUMS; GROUP]; CHUNK] };
+    let mut prepared = Prepared::<F> { scales: [0.0; PLACES], sums: [F::NO_SUMS; PLACES] };
     out.fill(0.0);
-    for first_row in (0..count).step_by(GROUP) {
-        let group = GROUP.min(count - first_row);
-        let rows = &rows[first_row * per_row..][..group * per_row];
-        for first_block in (0..per_row).step_by(CHUNK) {
-            let blocks = first_block..per_row.min(first_block + CHUNK);
+    let together = F::ROWS_TOGETHER && count > 1;
+    let chunk = per_row.min(if together { PLACES / GROUP } else { PLACES });
+    let group = if together { GROUP } else { GROUP.min(PLACES / chunk) };
+    for first_row in (0..count).step_by(group) {
+        let rows = &rows[first_row * per_row..][..group.min(count - first_row) * per_row];
+        for first_block in (0..per_row).step_by(chunk) {
+            let blocks = first_block..per_row.min(first_block + chunk);
             for (row, row_blocks) in rows.chunks_exact(per_row).enumerate() {
-                for (block, row_block) in row_blocks[blocks.clone()].iter().enumerate() {
-                    prepared.scales[block][row] = read_f32(row_block.as_ref());
-                    prepared.sums[block][row] = F::sums(row_block);
+                let (start, step) = if together { (row, GROUP) } else { (row * chunk, 1) };
+                prepared.fill(&row_blocks[blocks.clone()], start, step);
+            }
+            let walk = Walk { prepared: &prepared, per_row, chunk, blocks, count };
+            if together {
+                walk.rows_together(weights, rows, &mut out[first_row..]);
+            } else {
+                walk.rows_apart(weights, rows, &mut out[first_row..]);
+            }
+        }
+    }
+}
+
+impl<F: BlockFormat> Prepared<F> {
+    /// Puts the blocks of a row at every `step`-th place from `start` on.
+    #[inline(always)]
+    fn fill(&mut self, row: &[F::Row], start: usize, step: usize) {
+        let scales = self.scales[start..].iter_mut().step_by(step);
+        let sums = self.sums[start..].iter_mut().step_by(step);
+        for ((scale, sum), block) in scales.zip(sums).zip(row) {
+            *scale = read_f32(block.as_ref());
+            *sum = F::sums(block);
+        }
+    }
+}
+
+/// One chunk of blocks of one group of rows.
+struct Walk<'a, F: BlockFormat> {
+    prepared: &'a Prepared<F>,
+    per_row: usize,
+    chunk: usize,
+    blocks: Range<usize>,
+    /// Distance of two outputs in `out`.
+    count: usize,
+}
+
+impl<F: BlockFormat> Walk<'_, F> {
+    /// All outputs, one row at a time.
+    #[target_feature(enable = "avx2,f16c")]
+    fn rows_apart(&self, weights: &[F::Weights], rows: &[F::Row], out: &mut [f32]) {
+        for (weights, out) in weights.chunks_exact(self.per_row).zip(out.chunks_mut(self.count)) {
+            let weights = &weights[self.blocks.clone()];
+            for (row, (row_blocks, out)) in rows.chunks_exact(self.per_row).zip(out).enumerate() {
+                let scales = &self.prepared.scales[row * self.chunk..];
+                let sums = &self.prepared.sums[row * self.chunk..];
+                *out = add_blocks::<F>(*out, weights, &row_blocks[self.blocks.clone()], scales, sums);
+            }
+        }
+    }
+
+    /// All outputs, up to four rows at a time.
+    #[target_feature(enable = "avx2,f16c")]
+    fn rows_together(&self, weights: &[F::Weights], rows: &[F::Row], out: &mut [f32]) {
+        let group = rows.len() / self.per_row;
+        for (weights, out) in weights.chunks_exact(self.per_row).zip(out.chunks_mut(self.count)) {
+            let weights = &weights[self.blocks.clone()];
+            for first in (0..group).step_by(TILE) {
+                let out = &mut out[first..];
+                match group - first {
+                    1 => self.tile_of_rows::<1>(weights, rows, first, out),
+                    2 => self.tile_of_rows::<2>(weights, rows, first, out),
+                    3 => self.tile_of_rows::<3>(weights, rows, first, out),
+                    _ => self.tile_of_rows::<4>(weights, rows, first, out),
                 }
             }
-            if group == 1 {
-                one_row(&prepared, weights, per_row, blocks, rows, count, &mut out[first_row..]);
-            } else {
-                several_rows(&prepared, weights, per_row, blocks, rows, count, &mut out[first_row..]);
-            }
         }
     }
-}
 
-/// All outputs of one row, four at a time; `out` holds one value every `count`.
-#[target_feature(enable = "avx2,f16c")]
-fn one_row<F: BlockFormat>(
-    prepared: &Prepared<F>,
-    weights: &[F::Weights],
-    per_row: usize,
-    blocks: Range<usize>,
-    row: &[F::Row],
-    count: usize,
-    out: &mut [f32],
-) {
-    let row = &row[blocks.clone()];
-    let mut outputs = weights.chunks_exact(per_row * TILE);
-    let mut first = 0;
-    for weights in &mut outputs {
-        let lines: [_; TILE] = cut_blocks(lines(weights, per_row, 0), &blocks);
+    /// One output of R rows from row `first` of the group on; adds to the first R values of `out`.
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn tile_of_rows<const R: usize>(
+        &self,
+        weights: &[F::Weights],
+        rows: &[F::Row],
+        first: usize,
+        out: &mut [f32],
+    ) {
+        let mut rows: [_; R] = lines(rows, self.per_row, first);
+        for row in &mut rows {
+            *row = &row[self.blocks.clone()];
+        }
+        let (scales, sums) =
+            (self.prepared.scales.as_chunks::<GROUP>().0, self.prepared.sums.as_chunks::<GROUP>().0);
         let mut acc = [0f32; TILE];
-        for (lane, acc) in acc.iter_mut().enumerate() {
-            *acc = out[(first + lane) * count];
-        }
+        acc[..R].copy_from_slice(&out[..R]);
         let mut acc = load_4_f32(&acc);
-        for (block, row) in row.iter().enumerate() {
-            let weights = pick(lines, block);
-            let scale = _mm_set1_ps(prepared.scales[block][0]);
+        for (block, ((weights, scales), sums)) in weights.iter().zip(scales).zip(sums).enumerate() {
+            let scales = load_4_f32(tile_at(scales, first));
             // SAFETY: this function has the features.
-            let term = unsafe { F::term_of_outputs(weights, row, &prepared.sums[block][0], scale) };
-            acc = _mm_add_ps(acc, term);
+            let terms =
+                unsafe { F::term_of_rows::<R>(weights, pick(rows, block), tile_at(sums, first), scales) };
+            acc = _mm_add_ps(acc, terms);
         }
-        for (lane, acc) in to_array(acc).into_iter().enumerate() {
-            out[(first + lane) * count] = acc;
-        }
-        first += TILE;
-    }
-    for weights in outputs.remainder().chunks_exact(per_row) {
-        tile_of_rows::<F, 1>(prepared, &weights[blocks.clone()], [row], 0, &mut out[first * count..]);
-        first += 1;
+        out[..R].copy_from_slice(&to_array(acc)[..R]);
     }
 }
 
-/// All outputs of a group of rows, one output and up to four rows at a time.
-#[target_feature(enable = "avx2,f16c")]
-fn several_rows<F: BlockFormat>(
-    prepared: &Prepared<F>,
-    weights: &[F::Weights],
-    per_row: usize,
-    blocks: Range<usize>,
-    rows: &[F::Row],
-    count: usize,
-    out: &mut [f32],
-) {
-    let group = rows.len() / per_row;
-    for (weights, out) in weights.chunks_exact(per_row).zip(out.chunks_mut(count)) {
-        let weights = &weights[blocks.clone()];
-        for first in (0..group).step_by(TILE) {
-            let out = &mut out[first..];
-            match group - first {
-                1 => tile_of_rows::<F, 1>(
-                    prepared,
-                    weights,
-                    cut_blocks(lines(rows, per_row, first), &blocks),
-                    first,
-                    out,
-                ),
-                2 => tile_of_rows::<F, 2>(
-                    prepared,
-                    weights,
-                    cut_blocks(lines(rows, per_row, first), &blocks),
-                    first,
-                    out,
-                ),
-                3 => tile_of_rows::<F, 3>(
-                    prepared,
-                    weights,
-                    cut_blocks(lines(rows, per_row, first), &blocks),
-                    first,
-                    out,
-                ),
-                _ => tile_of_rows::<F, 4>(
-                    prepared,
-                    weights,
-                    cut_blocks(lines(rows, per_row, first), &blocks),
-                    first,
-                    out,
-                ),
-            }
-        }
-    }
-}
-
-/// One output of R rows, the first of which is row `first` of the group; adds to the first R values of `out`.
+/// `acc` and the terms of the blocks, four of which are made at a time and added one by one.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn tile_of_rows<F: BlockFormat, const R: usize>(
-    prepared: &Prepared<F>,
+fn add_blocks<F: BlockFormat>(
+    mut acc: f32,
     weights: &[F::Weights],
-    rows: [&[F::Row]; R],
-    first: usize,
-    out: &mut [f32],
-) {
-    let mut acc = [0f32; TILE];
-    acc[..R].copy_from_slice(&out[..R]);
-    let mut acc = load_4_f32(&acc);
-    for (block, weights) in weights.iter().enumerate() {
-        let rows = pick(rows, block);
-        let scales = load_4_f32(tile_at(&prepared.scales[block], first));
+    row: &[F::Row],
+    scales: &[f32],
+    sums: &[F::Sums],
+) -> f32 {
+    let (tiles, rest) = weights.as_chunks::<TILE>();
+    let (row_tiles, row_rest) = row.as_chunks::<TILE>();
+    let (scale_tiles, sum_tiles) = (scales.as_chunks::<TILE>().0, sums.as_chunks::<TILE>().0);
+    for (((weights, row), sums), scales) in tiles.iter().zip(row_tiles).zip(sum_tiles).zip(scale_tiles) {
         // SAFETY: this function has the features.
-        let term =
-            unsafe { F::term_of_rows::<R>(weights, rows, tile_at(&prepared.sums[block], first), scales) };
-        acc = _mm_add_ps(acc, term);
+        let terms = unsafe { F::term_of_blocks(each(weights), each(row), sums, load_4_f32(scales)) };
+        for term in to_array(terms) {
+            acc += term;
+        }
     }
-    out[..R].copy_from_slice(&to_array(acc)[..R]);
-}
-
-/// The blocks of this chunk in each line.
-#[inline(always)]
-fn cut_blocks<'a, T, const N: usize>(lines: [&'a [T]; N], blocks: &Range<usize>) -> [&'a [T]; N] {
-    let mut cut = lines;
-    for line in &mut cut {
-        *line = &line[blocks.clone()];
+    let done = tiles.len() * TILE;
+    for (at, (weights, row)) in rest.iter().zip(row_rest).enumerate() {
+        let (scale, sums) = (_mm_set1_ps(scales[done + at]), [sums[done + at]; TILE]);
+        // SAFETY: this function has the features.
+        acc += _mm_cvtss_f32(unsafe { F::term_of_rows::<1>(weights, [row], &sums, scale) });
     }
-    cut
+    acc
 }
 
 /// The tile that starts at row `first`, a multiple of `TILE` below `GROUP`.

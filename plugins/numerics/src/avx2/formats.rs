@@ -5,7 +5,7 @@ use core::arch::x86_64::*;
 
 use super::blocks::{BlockFormat, TILE};
 use super::lanes::{
-    four_f16, load_4_i32, load_8_i16, load_16, load_16_i16, load_32, same_f16, sum_each, sum_each_128,
+    each, four_f16, load_4_i32, load_8_i16, load_16, load_16_i16, load_32, same_f16, sum_each, sum_each_128,
 };
 
 /// Q4_0: `isum = sum q x - 8 sum x`.
@@ -16,6 +16,7 @@ impl BlockFormat for Q4_0 {
     type Row = [u8; 36];
     /// Eight times the sum of the row's integers.
     type Sums = i32;
+    const ROWS_TOGETHER: bool = false;
     const NO_SUMS: i32 = 0;
 
     fn weights(bytes: &[u8]) -> &[[u8; 18]] {
@@ -49,20 +50,18 @@ impl BlockFormat for Q4_0 {
 
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn term_of_outputs(
+    unsafe fn term_of_blocks(
         weights: [&[u8; 18]; TILE],
-        row: &[u8; 36],
-        sums: &i32,
-        scale: __m128,
+        row: [&[u8; 36]; TILE],
+        sums: &[i32; TILE],
+        scales: __m128,
     ) -> __m128 {
-        let row = load_32(&row[4..]);
         let mut dots = [_mm256_setzero_si256(); TILE];
-        for (dot, weights) in dots.iter_mut().zip(weights) {
-            *dot = dot_of_bytes(nibbles_of_16(&weights[2..]), row);
+        for ((dot, weights), row) in dots.iter_mut().zip(weights).zip(row) {
+            *dot = dot_of_bytes(nibbles_of_16(&weights[2..]), load_32(&row[4..]));
         }
-        let sum = _mm_sub_epi32(sum_each(dots), _mm_set1_epi32(*sums));
-        let scales = _mm_mul_ps(four_f16(weights, 0), scale);
-        _mm_mul_ps(scales, _mm_cvtepi32_ps(sum))
+        let sum = _mm_sub_epi32(sum_each(dots), load_4_i32(sums));
+        _mm_mul_ps(_mm_mul_ps(four_f16(weights, 0), scales), _mm_cvtepi32_ps(sum))
     }
 }
 
@@ -73,6 +72,7 @@ impl BlockFormat for Q8_0 {
     type Weights = [u8; 34];
     type Row = [u8; 36];
     type Sums = ();
+    const ROWS_TOGETHER: bool = false;
     const NO_SUMS: () = ();
 
     fn weights(bytes: &[u8]) -> &[[u8; 34]] {
@@ -104,16 +104,18 @@ impl BlockFormat for Q8_0 {
 
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn term_of_outputs(weights: [&[u8; 34]; TILE], row: &[u8; 36], _: &(), scale: __m128) -> __m128 {
-        let row = load_32(&row[4..]);
-        // The row is the same for four outputs, so its magnitudes are taken once and the weights get its signs.
-        let magnitudes = _mm256_abs_epi8(row);
+    unsafe fn term_of_blocks(
+        weights: [&[u8; 34]; TILE],
+        row: [&[u8; 36]; TILE],
+        _: &[(); TILE],
+        scales: __m128,
+    ) -> __m128 {
         let mut dots = [_mm256_setzero_si256(); TILE];
-        for (dot, weights) in dots.iter_mut().zip(weights) {
-            *dot = dot_of_bytes(magnitudes, _mm256_sign_epi8(load_32(&weights[2..]), row));
+        for ((dot, weights), row) in dots.iter_mut().zip(weights).zip(row) {
+            let quants = load_32(&weights[2..]);
+            *dot = dot_of_bytes(_mm256_abs_epi8(quants), _mm256_sign_epi8(load_32(&row[4..]), quants));
         }
-        let scales = _mm_mul_ps(four_f16(weights, 0), scale);
-        _mm_mul_ps(scales, _mm_cvtepi32_ps(sum_each(dots)))
+        _mm_mul_ps(_mm_mul_ps(four_f16(weights, 0), scales), _mm_cvtepi32_ps(sum_each(dots)))
     }
 }
 
@@ -125,6 +127,7 @@ impl BlockFormat for Q4K {
     type Row = [u8; 260];
     /// The sums of the row's eight sub-blocks.
     type Sums = [i16; 8];
+    const ROWS_TOGETHER: bool = true;
     const NO_SUMS: [i16; 8] = [0; 8];
 
     fn weights(bytes: &[u8]) -> &[[u8; 144]] {
@@ -163,23 +166,21 @@ impl BlockFormat for Q4K {
 
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn term_of_outputs(
+    unsafe fn term_of_blocks(
         weights: [&[u8; 144]; TILE],
-        row: &[u8; 260],
-        sums: &[i16; 8],
-        scale: __m128,
+        row: [&[u8; 260]; TILE],
+        sums: &[[i16; 8]; TILE],
+        scales: __m128,
     ) -> __m128 {
-        let sums = load_8_i16(sums);
         let mut scaled = [_mm256_setzero_si256(); TILE];
         let mut lowered = [_mm_setzero_si128(); TILE];
         for lane in 0..TILE {
             let (sub_scales, minima) = q4_k_scales(weights[lane]);
-            [scaled[lane]] = q4_k_dots(weights[lane], [row], sub_scales);
-            lowered[lane] = _mm_madd_epi16(minima, sums);
+            [scaled[lane]] = q4_k_dots(weights[lane], [row[lane]], sub_scales);
+            lowered[lane] = _mm_madd_epi16(minima, load_8_i16(&sums[lane]));
         }
-        let scales = four_f16(weights, 0);
-        let minima = four_f16(weights, 2);
-        q4_k_term(_mm_mul_ps(scales, scale), _mm_mul_ps(minima, scale), scaled, lowered)
+        let (scale, minimum) = (four_f16(weights, 0), four_f16(weights, 2));
+        q4_k_term(_mm_mul_ps(scale, scales), _mm_mul_ps(minimum, scales), scaled, lowered)
     }
 }
 
@@ -191,6 +192,7 @@ impl BlockFormat for Q6K {
     type Row = [u8; 260];
     /// The sums of the row's sixteen sub-blocks, the even ones first.
     type Sums = [i16; 16];
+    const ROWS_TOGETHER: bool = true;
     const NO_SUMS: [i16; 16] = [0; 16];
 
     fn weights(bytes: &[u8]) -> &[[u8; 210]] {
@@ -217,24 +219,24 @@ impl BlockFormat for Q6K {
         sums: &[[i16; 16]; TILE],
         scales: __m128,
     ) -> __m128 {
-        let scaled = first_of_tile(q6_k_dots(weights, rows, first(sums)));
+        let scaled = first_of_tile(q6_k_dots(weights, rows, each(sums)));
         let scales = _mm_mul_ps(same_f16(&weights[208..]), scales);
         _mm_mul_ps(scales, _mm_cvtepi32_ps(sum_each(scaled)))
     }
 
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn term_of_outputs(
+    unsafe fn term_of_blocks(
         weights: [&[u8; 210]; TILE],
-        row: &[u8; 260],
-        sums: &[i16; 16],
-        scale: __m128,
+        row: [&[u8; 260]; TILE],
+        sums: &[[i16; 16]; TILE],
+        scales: __m128,
     ) -> __m128 {
         let mut scaled = [_mm256_setzero_si256(); TILE];
-        for (scaled, weights) in scaled.iter_mut().zip(weights) {
-            [*scaled] = q6_k_dots(weights, [row], [sums]);
+        for lane in 0..TILE {
+            [scaled[lane]] = q6_k_dots(weights[lane], [row[lane]], [&sums[lane]]);
         }
-        let scales = _mm_mul_ps(four_f16(weights, 208), scale);
+        let scales = _mm_mul_ps(four_f16(weights, 208), scales);
         _mm_mul_ps(scales, _mm_cvtepi32_ps(sum_each(scaled)))
     }
 }
@@ -384,14 +386,4 @@ fn first_of_tile<const R: usize>(vectors: [__m256i; R]) -> [__m256i; TILE] {
     let mut tile = [_mm256_setzero_si256(); TILE];
     tile[..R].copy_from_slice(&vectors);
     tile
-}
-
-/// The first R of a tile.
-#[inline(always)]
-fn first<T, const R: usize>(tile: &[T; TILE]) -> [&T; R] {
-    let mut items = [&tile[0]; R];
-    for (item, tile) in items.iter_mut().zip(tile) {
-        *item = tile;
-    }
-    items
 }

@@ -110,6 +110,16 @@ pub(super) fn pick<'a, T, const N: usize>(slices: [&'a [T]; N], at: usize) -> [&
     items
 }
 
+/// References to the items.
+#[inline(always)]
+pub(super) fn each<T, const N: usize, const TILE: usize>(tile: &[T; TILE]) -> [&T; N] {
+    let mut items = [&tile[0]; N];
+    for (item, tile) in items.iter_mut().zip(tile) {
+        *item = tile;
+    }
+    items
+}
+
 /// `N` consecutive slices of `len` items, the first starting at item `first * len`.
 #[inline(always)]
 pub(super) fn lines<T, const N: usize>(items: &[T], len: usize, first: usize) -> [&[T]; N] {
