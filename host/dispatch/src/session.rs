@@ -47,6 +47,8 @@ pub(crate) struct State {
     pub(crate) not_held: HashMap<ExpertAddress, NotHeldReason>,
     pub(crate) latency: Latency,
     pub(crate) numbers: WorkerStatistics,
+    /// Answers in a row that could not be accepted although they came in time.
+    pub(crate) refused_in_row: u32,
     /// No new calls.
     pub(crate) draining: bool,
     pub(crate) ended: Option<String>,

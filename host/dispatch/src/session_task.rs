@@ -24,6 +24,9 @@ use crate::swarm::Shared;
 /// How often a session looks for answers that are owed far too long.
 const TICK: Duration = Duration::from_secs(1);
 
+/// A worker that refuses so many calls in a row, or answers them with nonsense, is let go.
+const MAX_REFUSED_IN_ROW: u32 = 16;
+
 /// A worker that owes an answer for so many of the longest deadlines is not slow but gone.
 const GONE_AFTER_CEILINGS: u32 = 3;
 
@@ -158,6 +161,7 @@ impl SessionTask {
         };
         let accepted;
         let sent;
+        let refused_in_row;
         {
             let mut state = self.session.state();
             let now = Instant::now();
@@ -169,6 +173,7 @@ impl SessionTask {
                 Owed::Awaited(awaited) => {
                     sent = awaited.sent;
                     accepted = values.is_ok();
+                    state.refused_in_row = if accepted { 0 } else { state.refused_in_row + 1 };
                     if accepted {
                         state.latency.measure(awaited.expert_rows, now.saturating_duration_since(sent.at));
                     }
@@ -181,6 +186,7 @@ impl SessionTask {
                     accepted = false;
                 }
             }
+            refused_in_row = state.refused_in_row;
             state.numbers.bytes_down += bytes.len() as u64;
             if accepted {
                 state.numbers.accepted += 1;
@@ -197,6 +203,15 @@ impl SessionTask {
         };
         self.books.record(&item, (sent.up, bytes.len() as u64), sent.rows, accepted, &result.work_root)?;
         self.shared.progressed();
+        if refused_in_row >= MAX_REFUSED_IN_ROW {
+            return Err(Over::Refuse(Refusal::new(
+                RefusalCode::LimitReached,
+                format!(
+                    "{refused_in_row} calls in a row were refused or answered with values that cannot be right"
+                ),
+                "see the worker's log; it may connect again",
+            )));
+        }
         self.answer_cut()
     }
 

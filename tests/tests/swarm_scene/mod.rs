@@ -4,6 +4,9 @@
 //! close, nobody says goodbye.
 #![allow(dead_code)] // each test binary uses a part of it
 
+pub mod hostile;
+pub mod raw;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -299,7 +302,8 @@ impl Host {
     /// The same, calling `before` before every pass, the prompt's included.
     pub fn say_and(&self, experts: &mut dyn Experts, tokens: usize, mut before: impl FnMut(usize)) -> Said {
         let vocabulary = self.model.config().vocabulary;
-        let prompt: Vec<TokenId> = [11u32, 5, 93, 28, 60, 7].map(|token| TokenId(token % vocabulary)).to_vec();
+        let prompt: Vec<TokenId> =
+            [11u32, 5, 93, 28, 60, 7].map(|token| TokenId(token % vocabulary)).to_vec();
         let mut sequence = self.backbone.start();
         let mut said = Said { tokens: Vec::new(), logits: Vec::new() };
         let mut feed = prompt;

@@ -1,0 +1,268 @@
+//! What the parties of a swarm refuse each other, and what they agree to sign.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod swarm_scene;
+
+use std::time::Duration;
+
+use kvasir_dispatch::{Deadlines, Placement, Swarm, SwarmError};
+use kvasir_model::LayerIndex;
+use kvasir_wire::account::{Grant, Statement as _};
+use kvasir_wire::frame::Kind;
+use kvasir_wire::handshake::{Features, HolderHandshake, Purpose, WorkerOffer};
+use kvasir_wire::id::{Nonce, PluginDigest};
+use kvasir_wire::message::NotHeldReason;
+use kvasir_wire::note::Note;
+use kvasir_wire::receipt::{ReceiptKeys, SignedReceipt};
+use kvasir_wire::refusal::{Refusal, RefusalCode};
+use kvasir_wire::ticket::Role;
+use kvasir_worker::{Event, WorkerError};
+use swarm_scene::hostile::{Lie, hand_over, pair};
+use swarm_scene::raw::{RawLink, wait_for_note};
+use swarm_scene::*;
+
+const TOKENS: usize = 4;
+
+fn refused(event: &Event) -> Option<(String, String)> {
+    match event {
+        Event::Refused { code, reason, .. } => Some((code.clone(), reason.clone())),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_worker_with_another_plugin_is_refused_and_both_are_told() {
+    let host = Host::new(tiny());
+    let scene = Scene::new();
+    let swarm = Swarm::join(
+        host.model.clone(),
+        scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)),
+    )
+    .unwrap();
+    let other = plugin_by(8);
+    let mut options = scene.worker_options(30);
+    options.ticket = scene.ticket(Role::Worker, options.key.public(), &other);
+    options.plugins = vec![other];
+    let worker = RunningWorker::start(options);
+    let (code, reason) = worker.log.wait_for(refused);
+    assert!(["nothing_in_common", "plugin_not_allowed"].contains(&code.as_str()), "{code}: {reason}");
+    let told = wait_for_trouble(&swarm);
+    assert!(told.contains("plugin"), "the backbone is told: {told}");
+}
+
+/// The last thing that went wrong with a worker, once there is one.
+fn wait_for_trouble(swarm: &Swarm) -> String {
+    let begun = std::time::Instant::now();
+    loop {
+        match swarm.wait_for_workers(1, Duration::from_millis(100)) {
+            Err(SwarmError::TooFewWorkers { last: Some(last), ready: 0, wanted: 1, .. }) => return last,
+            Err(SwarmError::TooFewWorkers { .. }) if begun.elapsed() < PATIENCE => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn experts_that_are_not_the_models_are_refused_and_reported() {
+    let model = tiny();
+    for (lie, reason, words) in [
+        (Lie::Chunk, NotHeldReason::DigestMismatch, Some("hashes to")),
+        (Lie::Proof, NotHeldReason::ProofFailed, Some("does not lead from expert")),
+        (Lie::NoProof, NotHeldReason::ProofFailed, Some("no proof")),
+        (Lie::Gap, NotHeldReason::NotReceived, None),
+    ] {
+        let scene = Scene::new();
+        let worker = scene.worker(30);
+        let runtime = runtime();
+        let have = runtime.block_on(async {
+            let mut session = pair(&scene, &model).await;
+            let have = hand_over(&mut session, &model, lie).await;
+            (have, session)
+        });
+        let (have, _session) = have;
+        assert_eq!(have.held, [], "{lie:?}");
+        assert_eq!(have.not_held.len(), 1, "{lie:?}");
+        assert_eq!(have.not_held[0].reason, reason, "{lie:?}");
+        worker.log.wait_for(|event| match event {
+            Event::ExpertRefused { layer: 1, expert: 2, .. } => Some(()),
+            _ => None,
+        });
+        if let Some(words) = words {
+            wait_for_note(&scene.address, "protocol_error", words);
+        }
+    }
+}
+
+#[test]
+fn a_ticket_in_the_wrong_hands_is_refused_and_both_are_told() {
+    let scene = Scene::new();
+    // An honest program does not even dial with it, and says why.
+    let mut options = scene.worker_options(30);
+    options.key = key(31);
+    match RunningWorker::start(options).join() {
+        Err(WorkerError::Refused(refusal)) => {
+            assert_eq!(refusal.code, RefusalCode::WrongKey);
+            assert!(!refusal.what_to_do.is_empty());
+        }
+        other => panic!("{other:?}"),
+    }
+    // A thief dials, and cannot answer the challenge.
+    let (owner, thief) = (key(30), key(31));
+    let ticket = scene.ticket(Role::Worker, owner.public(), plugin());
+    let offer = WorkerOffer {
+        plugins: vec![PluginDigest(plugin().digest().0)],
+        formats: vec![8],
+        memory_bytes: 1 << 30,
+    };
+    let (handshake, hello) = HolderHandshake::start(
+        &ticket,
+        &owner,
+        Purpose::Worker(offer),
+        Features::NONE,
+        Nonce([5; 32]),
+        now(),
+    )
+    .unwrap();
+    let mut link = RawLink::open(&scene.address, "/v1/worker", &ticket);
+    link.send(Kind::Hello, &hello);
+    let challenge = link.receive();
+    assert_eq!(challenge.kind, Kind::Challenge);
+    let (_, proof) = handshake.challenge(&challenge.bytes, &thief).unwrap();
+    link.send(Kind::Proof, &proof);
+    let answer = link.receive();
+    assert_eq!(answer.kind, Kind::Refuse);
+    assert_eq!(Refusal::decode(&answer.bytes).unwrap().code, RefusalCode::WrongKey);
+    wait_for_note(&scene.address, "handshake", "proof");
+}
+
+#[test]
+fn receipts_of_all_parties_agree() {
+    let host = Host::new(tiny());
+    let scene = Scene::new();
+    let paystubs = tempfile::tempdir().unwrap();
+    let mut options = scene.worker_options(30);
+    options.paystubs = Some(paystubs.path().to_owned());
+    options.once = true;
+    let worker = RunningWorker::start(options);
+    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    host.say(&mut swarm.experts(host.local()), TOKENS);
+    let statistics = swarm.finish();
+    let [numbers] = &statistics.workers[..] else { panic!("{statistics:#?}") };
+    assert_eq!(numbers.ended.as_deref(), Some("finished in order"));
+    assert_eq!(numbers.receipted_bytes, statistics.bytes(), "everything was accepted: {statistics:#?}");
+    assert_eq!(numbers.receipted_nano_kvr, 7 * numbers.receipted_bytes);
+    assert!(numbers.receipted_bytes > 0);
+
+    let summary = worker.join().unwrap();
+    assert_eq!(summary.receipted_bytes, numbers.receipted_bytes);
+    assert_eq!(summary.nano_kvr, 7 * numbers.receipted_bytes);
+    assert_eq!(summary.results, numbers.accepted);
+
+    let receipts = scene.ledger.last_receipts();
+    let receipt = &receipts[&numbers.session];
+    assert!(receipt.is_final);
+    assert_eq!(receipt.billed().get(), numbers.receipted_bytes);
+    assert_eq!(receipt.counters.calls, numbers.accepted);
+    assert_eq!(receipt.counters.up.get(), numbers.bytes_up);
+    assert_eq!(receipt.counters.down.get(), numbers.bytes_down);
+    assert_eq!(receipt.terms.payee, key(9).public().wallet_digest());
+
+    let grants = scene.ledger.grants.lock().unwrap();
+    assert_eq!(receipt.terms.grant, grants[0].leaf_hash(), "the receipt rests on the grant that was filed");
+    let (grant, payer) = Grant::verify(&grants[0], &[key(20).public()]).unwrap();
+    assert_eq!((grant.payer(), payer), (receipt.terms.backbone, key(20).public()));
+
+    let kept = std::fs::read(paystubs.path().join(format!("{}.receipt", numbers.session))).unwrap();
+    let keys = ReceiptKeys { hub: key(1).public(), worker: key(30).public(), backbone: key(20).public() };
+    let kept = SignedReceipt::verify(Note::parse(&kept).unwrap(), &keys).unwrap();
+    assert_eq!(kept.receipt(), receipt);
+}
+
+#[test]
+fn late_answers_are_listed_and_not_paid() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    let mut options = scene.worker_options(30);
+    options.once = true;
+    let worker = RunningWorker::start(options);
+    let mut options = scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model));
+    // No time at all: whatever the worker answers is late.
+    options.deadlines = Deadlines { floor: Duration::ZERO, ceiling: Duration::from_secs(0) };
+    let swarm = join(&host, options);
+    let mut experts = swarm.experts(host.local());
+    while swarm.statistics().deadlines_missed == 0 {
+        assert_eq!(host.say(&mut experts, TOKENS), local);
+    }
+    let statistics = swarm.finish();
+    let [numbers] = &statistics.workers[..] else { panic!("{statistics:#?}") };
+    assert_eq!(numbers.ended.as_deref(), Some("finished in order"), "{statistics:#?}");
+    assert_eq!(numbers.excluded, statistics.deadlines_missed);
+    let excluded = worker.log.events().into_iter().rev().find_map(|event| match event {
+        Event::Receipt { excluded, last: true, .. } => Some(excluded),
+        _ => None,
+    });
+    assert_eq!(excluded, Some(numbers.excluded));
+    let receipt = &scene.ledger.last_receipts()[&numbers.session];
+    assert_eq!(receipt.counters.calls, numbers.accepted);
+    assert!(receipt.billed().get() < numbers.bytes_up + numbers.bytes_down);
+}
+
+#[test]
+fn a_worker_that_is_stopped_leaves_in_order() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    let mut worker = Some(scene.worker(30));
+    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    let said = host.say_and(&mut swarm.experts(host.local()), TOKENS, |step| {
+        if step == 2 {
+            let summary = worker.take().unwrap().stop().unwrap();
+            assert!(summary.receipted_bytes > 0, "its last receipt was signed");
+        }
+    });
+    assert_eq!(said, local);
+    let statistics = swarm.finish();
+    assert_eq!(statistics.failovers, 0, "nothing was asked of it after it left: {statistics:#?}");
+    assert_eq!(receipted(&statistics), statistics.bytes());
+}
+
+#[test]
+fn a_small_worker_holds_what_fits() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let config = host.model.config();
+    let blob = host.model.expert(LayerIndex(0), kvasir_model::ExpertIndex(0)).unwrap().blob_bytes() as u64;
+    let scene = Scene::new();
+    let mut options = scene.worker_options(30);
+    options.store_bytes = blob * 5 + blob / 2;
+    let _worker = RunningWorker::start(options);
+    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
+    let statistics = swarm.finish();
+    assert_eq!(statistics.workers[0].experts, 5, "of {}", config.experts);
+    assert_eq!(statistics.failovers, 0);
+}
+
+#[test]
+fn what_cannot_work_is_said_at_once() {
+    let host = Host::new(tiny());
+    let scene = Scene::new();
+    let layers = host.model.config().layers as u16;
+    let join = |options| Swarm::join(host.model.clone(), options).map(|_| ()).unwrap_err();
+    let beyond = scene.swarm_options(1, Placement::WholeLayers, &[layers]);
+    assert!(matches!(join(beyond), SwarmError::Options(_)));
+    let mut none = scene.swarm_options(1, Placement::WholeLayers, &[0]);
+    none.remote_experts = Some(0..u16::MAX);
+    assert!(matches!(join(none), SwarmError::Options(_)));
+    let mut nowhere = scene.swarm_options(1, Placement::WholeLayers, &[0]);
+    nowhere.hub = "ws://127.0.0.1:1".to_owned();
+    assert!(matches!(join(nowhere), SwarmError::Unreachable { .. }));
+    let mut worker = scene.swarm_options(1, Placement::WholeLayers, &[0]);
+    worker.ticket = scene.ticket(Role::Worker, worker.key.public(), plugin());
+    let error = join(worker);
+    assert!(
+        matches!(&error, SwarmError::Refused { refusal, .. } if refusal.code == RefusalCode::WrongRole),
+        "{error}"
+    );
+}
