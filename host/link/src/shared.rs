@@ -94,7 +94,7 @@ pub(crate) struct Shared {
     pub(crate) room: Notify,
     end: watch::Sender<Option<LinkError>>,
     control_backlog: AtomicUsize,
-    pings: Mutex<HashMap<u64, (Instant, Option<oneshot::Sender<Duration>>)>>,
+    pings: Mutex<HashMap<u64, PingWaiter>>,
     next_ping: AtomicU64,
 }
 
@@ -105,6 +105,13 @@ pub(crate) struct Outbox {
     relays: VecDeque<Bytes>,
     relay_bytes: usize,
     closing: Option<Closing>,
+}
+
+/// Who waits for the answer to a ping.
+#[derive(Debug)]
+struct PingWaiter {
+    sent: Instant,
+    answer: oneshot::Sender<Duration>,
 }
 
 #[derive(Debug)]
@@ -303,9 +310,10 @@ impl Shared {
     }
 
     pub(crate) fn pong(&self, ping: Ping) {
-        let entry = self.pings.lock().unwrap_or_else(PoisonError::into_inner).remove(&ping.number);
-        if let Some((sent, Some(waiter))) = entry {
-            let _ = waiter.send(sent.elapsed());
+        // One that nobody waits for is only a sign of life.
+        let waiter = self.pings.lock().unwrap_or_else(PoisonError::into_inner).remove(&ping.number);
+        if let Some(waiter) = waiter {
+            let _ = waiter.answer.send(waiter.sent.elapsed());
         }
     }
 
@@ -313,7 +321,12 @@ impl Shared {
         let number = self.next_ping.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         let pings = || self.pings.lock().unwrap_or_else(PoisonError::into_inner);
-        pings().insert(number, (Instant::now(), Some(answer)));
+        {
+            let mut pings = pings();
+            // Those whose caller went away.
+            pings.retain(|_, waiter| !waiter.answer.is_closed());
+            pings.insert(number, PingWaiter { sent: Instant::now(), answer });
+        }
         let result = match self.push(Outgoing::new(Kind::Ping, stream, Ping { number }.encode())) {
             Err(error) => Err(error),
             Ok(()) => tokio::select! {

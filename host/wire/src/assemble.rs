@@ -227,3 +227,19 @@ impl Open {
         Open { kind, next: 0, bytes: Vec::new(), cost: 0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Header, PAIR_STREAM};
+
+    #[test]
+    fn sequence_numbers_do_not_wrap() {
+        let mut assembler = Assembler::through_hub(Party::Backbone);
+        assembler.next[PAIR_STREAM as usize] = u32::MAX;
+        let header =
+            Header { kind: Kind::Release, more: false, length: 0, stream: PAIR_STREAM, sequence: u32::MAX };
+        let error = assembler.accept(Frame { header, payload: &[] }).unwrap_err();
+        assert_eq!(error, FrameError::SequenceExhausted { stream: PAIR_STREAM });
+    }
+}

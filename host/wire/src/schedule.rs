@@ -11,7 +11,7 @@ use crate::frame::{FrameError, HUB_STREAM, Header, Kind, Lane, StreamClass};
 use crate::limits::{
     BULK_WINDOW_BYTES, DISPATCH_WINDOW_BYTES, HEADER_BYTES, MAX_BULK_PAYLOAD_BYTES, MAX_BULK_QUEUE_BYTES,
     MAX_CONTROL_PAYLOAD_BYTES, MAX_CONTROL_QUEUE_BYTES, MAX_CREDIT_BYTES, MAX_DISPATCH_QUEUE_BYTES,
-    MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, PACK_TARGET_BYTES,
+    MAX_FRAME_PAYLOAD_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, PACK_TARGET_BYTES,
 };
 
 /// Why a payload was not taken.
@@ -254,13 +254,15 @@ impl Scheduler {
         true
     }
 
+    /// Upper bound on the frames that payloads waiting on a lasting stream will take. Other streams end with their
+    /// payload or, for blobs, long before their numbers do.
     fn queued_frames(&self, stream: u32) -> u64 {
-        // Only the two lasting streams can come near the bound, and all of theirs is control.
-        if StreamClass::of(stream) == StreamClass::Hub || StreamClass::of(stream) == StreamClass::Pair {
-            self.lanes[0].waiting.iter().filter(|w| w.outgoing.stream == stream).count() as u64 * 17
-        } else {
-            0
+        if !matches!(StreamClass::of(stream), StreamClass::Hub | StreamClass::Pair) {
+            return 0;
         }
+        let most = MAX_CONTROL_PAYLOAD_BYTES.div_ceil(MAX_FRAME_PAYLOAD_BYTES) as u64;
+        let waiting = &self.lanes[Lane::Control.number() as usize].waiting;
+        waiting.iter().filter(|w| w.outgoing.stream == stream).count() as u64 * most
     }
 }
 
@@ -288,5 +290,23 @@ impl Queue {
         let left = front.outgoing.bytes.len() - front.sent;
         let cost = HEADER_BYTES + left.min(lane.max_frame_payload());
         self.credit.is_none_or(|credit| credit >= cost as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::PAIR_STREAM;
+
+    #[test]
+    fn a_stream_without_sequence_numbers_left_takes_nothing_more() {
+        let mut scheduler = Scheduler::new();
+        scheduler.sequences.insert(PAIR_STREAM, u32::MAX - 2);
+        let release = || Outgoing::new(Kind::Release, PAIR_STREAM, vec![0; 4]);
+        scheduler.push(release()).unwrap();
+        scheduler.next_message().unwrap();
+        scheduler.push(release()).unwrap();
+        let error = scheduler.push(release()).unwrap_err();
+        assert_eq!(error, SendError::SequenceExhausted { stream: PAIR_STREAM });
     }
 }
