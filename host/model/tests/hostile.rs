@@ -565,6 +565,24 @@ fn config_cases(cases: &mut Cases) {
         &["embedding_length = 4294967295: must be from 1 to 1048576"],
     );
     cases.config(
+        "heads-too-many.gguf",
+        set("attention.head_count", 4097),
+        c,
+        &["head_count = 4097: must be from 1 to 4096"],
+    );
+    cases.config(
+        "context-too-long.gguf",
+        set("context_length", u32::MAX),
+        c,
+        &["must be from 1 to 16777216"],
+    );
+    cases.config(
+        "taps-too-many.gguf",
+        set("ssm.conv_kernel", 65),
+        c,
+        &["ssm.conv_kernel = 65: must be from 1 to 64"],
+    );
+    cases.config(
         "split-unnamed.gguf",
         |g| {
             g.set("split.count", Value::U32(4));
@@ -1070,6 +1088,12 @@ fn folder_cases(cases: &mut Cases) {
         &["partial_rotary_factor = 0.3: must leave a whole number"],
     );
     cases.folder("folder-rope-too-much", config("0.5", "1e300"), c, &["partial_rotary_factor"]);
+    cases.folder(
+        "folder-vocabulary-huge",
+        config("\"vocab_size\": 260", "\"vocab_size\": 1048577"),
+        c,
+        &["vocab_size = 1048577: must be from 1 to 1048576"],
+    );
     cases.folder("folder-activation", config("silu", "gelu"), "Unsupported", &["activation \"gelu\""]);
     cases.folder(
         "folder-bias",
@@ -1437,6 +1461,35 @@ fn the_corpus_is_what_this_file_writes() {
     let found = files_under(&corpus());
     let strange: Vec<_> = found.iter().filter(|path| !expected.contains_key(*path)).collect();
     assert!(strange.iter().all(|path| path.ends_with("README.md")), "no case writes {strange:?}");
+}
+
+/// Faults of a file's name or size, which a corpus cannot or should not hold.
+#[test]
+fn names_and_sizes_that_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let message = |path: &Path| Model::open(path).err().unwrap().to_string();
+    for (name, says) in [
+        ("m-00001-of-01000.gguf", "counts parts wrongly (at most 999)"),
+        ("m-00000-of-00002.gguf", "counts parts wrongly"),
+        ("m-00003-of-00002.gguf", "counts parts wrongly"),
+    ] {
+        let path = place.path().join(name);
+        std::fs::write(&path, header().write().bytes).unwrap();
+        assert!(message(&path).contains(says));
+    }
+    assert!(message(&place.path().join("absent.gguf")).contains("cannot read"));
+    for (file, bytes, says) in [
+        ("config.json", 4 << 20, "config.json: length in bytes is 4194305, the limit is 4194304"),
+        ("tokenizer.json", 64 << 20, "tokenizer.json: length in bytes is 67108865, the limit is 67108864"),
+        ("chat_template.jinja", 4 << 20, "chat_template.jinja: length in bytes is 4194305"),
+    ] {
+        let folder = place.path().join(file.replace('.', "-"));
+        Folder::small().write(&folder);
+        // A hole: long, but without a byte on the disk.
+        std::fs::File::create(folder.join(file)).unwrap().set_len(bytes + 1).unwrap();
+        let text = message(&folder);
+        assert!(text.contains(says), "{text}");
+    }
 }
 
 /// The models that the cases are made from are sound: a case fails for what it changes.

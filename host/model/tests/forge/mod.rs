@@ -195,7 +195,7 @@ impl Gguf {
     pub fn float(&mut self, name: &str, dimensions: &[u64]) -> &mut Gguf {
         let count = dimensions.iter().product::<u64>() as usize;
         let seed = name.bytes().fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
-        let small = |i: u32| (seed.wrapping_add(i * 2_654_435) % 97) as f32 / 97.0;
+        let small = |i: u32| (seed.wrapping_add(i.wrapping_mul(2_654_435)) % 97) as f32 / 97.0;
         let values: Vec<f32> = (0..count as u32).map(small).collect();
         match dimensions.len() {
             1 => self.floats(name, dimensions, &values),
