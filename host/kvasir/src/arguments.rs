@@ -9,13 +9,18 @@ use kvasir_operate as operate;
 
 /// A mixture-of-experts model on whatever hardware turns up.
 #[derive(Parser)]
-#[command(name = "kvasir", version, max_term_width = 110, after_help = "\
+#[command(
+    name = "kvasir",
+    version,
+    max_term_width = 110,
+    after_help = "\
 Examples:
   kvasir setup                                    make a publisher key of your own, sign the bundled kernel, trust it
   kvasir run \"The capital of France is\"           answer on this machine
   kvasir demo                                     the whole path on loopback: gateway, hub, ledger, two workers
 
-Settings: flags, then KVASIR_* variables, then config.toml in the configuration folder.")]
+Settings: flags, then KVASIR_* variables, then config.toml in the configuration folder."
+)]
 pub struct CommandLine {
     /// Print one JSON object on standard output; everything else goes to standard error.
     #[arg(long, global = true)]
@@ -98,7 +103,9 @@ pub enum PluginCommand {
     #[command(after_help = "Example:\n  kvasir plugin component kernel.wasm kernel-component.wasm")]
     Component { module: PathBuf, component: PathBuf },
     /// Pack and sign a folder that holds plugin.toml, kernel.wasm and vectors/.
-    #[command(after_help = "Example:\n  kvasir plugin pack my-kernel --key publisher.key --out my-kernel-0.1.0.kvp")]
+    #[command(
+        after_help = "Example:\n  kvasir plugin pack my-kernel --key publisher.key --out my-kernel-0.1.0.kvp"
+    )]
     Pack {
         folder: PathBuf,
         /// Secret key file of the publisher.
@@ -157,13 +164,13 @@ pub struct RunArguments {
     #[arg(short = 'n', long, default_value_t = 32)]
     pub tokens: usize,
     /// 0 is greedy.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub temperature: f32,
     /// Sample among the k likeliest tokens only.
     #[arg(long)]
     pub top_k: Option<usize>,
     /// Sample among the likeliest tokens that make up this much probability.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub top_p: Option<f32>,
     /// Seed of the sampler.
     #[arg(long, default_value_t = 0)]

@@ -1,6 +1,5 @@
 //! `kvasir bench`: tokens per second of prefill and decode, through the sandboxed kernel as in `kvasir run`.
 
-use std::ops::ControlFlow;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -45,7 +44,8 @@ pub fn command(settings: &Settings, options: &BenchOptions, json: bool) -> Resul
             decode.push(figures.1);
         }
     }
-    let measured = [("prefill", &mut prefill), ("decode", &mut decode)].map(|(name, rates)| summary(name, rates));
+    let measured =
+        [("prefill", &mut prefill), ("decode", &mut decode)].map(|(name, rates)| summary(name, rates));
     if json {
         println!(
             "{}",
@@ -68,7 +68,8 @@ pub fn command(settings: &Settings, options: &BenchOptions, json: bool) -> Resul
 /// Tokens per second of reading a text of `count` tokens in one go.
 fn prefill_rate(local: &Local, count: usize) -> Result<f64> {
     let vocabulary = local.model.config().vocabulary;
-    let tokens: Vec<TokenId> = (0..count).map(|i| TokenId((i as u32).wrapping_mul(2_654_435_761) % vocabulary)).collect();
+    let tokens: Vec<TokenId> =
+        (0..count).map(|i| TokenId((i as u32).wrapping_mul(2_654_435_761) % vocabulary)).collect();
     let mut experts = local.experts();
     let mut sequence = local.backbone.start();
     let begun = Instant::now();
@@ -85,7 +86,7 @@ fn decode_rate(local: &Local, count: usize) -> Result<f64> {
     let mut sequence = local.backbone.start();
     let mut token = TokenId(0);
     let begun = Instant::now();
-    local.backbone.within(|| -> Result<ControlFlow<()>> {
+    local.backbone.within(|| -> Result<()> {
         for _ in 0..count {
             let logits = local.backbone.forward(
                 &mut [Feed { sequence: &mut sequence, tokens: &[token], logits: Wanted::Last }],
@@ -93,7 +94,7 @@ fn decode_rate(local: &Local, count: usize) -> Result<f64> {
             )?;
             token = greedy(logits.first().and_then(|logits| logits.last()).context("a pass without logits")?);
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     })?;
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }

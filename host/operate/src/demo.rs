@@ -99,8 +99,10 @@ pub fn command(options: &DemoOptions, json: bool) -> Result<ExitCode> {
 
 /// A folder to keep must be new or empty: keys and a ledger from an earlier demo are not mixed with this one's.
 fn empty_folder(folder: &Path) -> Result<PathBuf> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    let mut entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let mut entries =
+        std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     if entries.next().is_some() {
         bail!("{} is not empty: name a new folder with --keep", folder.display());
     }

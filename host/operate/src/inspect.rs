@@ -32,7 +32,8 @@ pub fn command(settings: &Settings, path: Option<&Path>, json: bool) -> Result<(
     }
     if json {
         let text = config.canonical_text();
-        let configuration: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once(' ')).collect();
+        let configuration: BTreeMap<&str, &str> =
+            text.lines().filter_map(|line| line.split_once(' ')).collect();
         println!(
             "{}",
             json!({
@@ -43,8 +44,14 @@ pub fn command(settings: &Settings, path: Option<&Path>, json: bool) -> Result<(
     } else {
         println!("{} ({})", model.name(), path.display());
         println!("digest   {}", digests.model);
-        let named: Vec<String> = formats.iter().map(|(name, bytes)| format!("{name} {bytes} bytes")).collect();
-        println!("experts  {} layers x {} = {expert_bytes} bytes ({})", config.layers, config.experts, named.join(", "));
+        let named: Vec<String> =
+            formats.iter().map(|(name, bytes)| format!("{name} {bytes} bytes")).collect();
+        println!(
+            "experts  {} layers x {} = {expert_bytes} bytes ({})",
+            config.layers,
+            config.experts,
+            named.join(", ")
+        );
         print!("{}", config.canonical_text());
     }
     Ok(())

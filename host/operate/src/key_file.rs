@@ -23,12 +23,10 @@ pub fn create(path: &Path) -> Result<SecretKey> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
     }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .with_context(|| format!("cannot make the key file {} (a key is never overwritten)", path.display()))?;
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).with_context(|| {
+            format!("cannot make the key file {} (a key is never overwritten)", path.display())
+        })?;
     file.write_all(key.to_text().as_bytes())
         .and_then(|()| file.sync_all())
         .with_context(|| format!("cannot write the key file {}", path.display()))?;
@@ -40,16 +38,21 @@ pub fn create(path: &Path) -> Result<SecretKey> {
 /// # Errors
 /// Where the file is missing, is no key, or is readable by others than its owner.
 pub fn load(path: &Path) -> Result<SecretKey> {
-    let metadata =
-        fs::metadata(path).with_context(|| format!("cannot read the key file {} (make one: kvasir key new)", path.display()))?;
+    let metadata = fs::metadata(path)
+        .with_context(|| format!("cannot read the key file {} (make one: kvasir key new)", path.display()))?;
     if metadata.len() > KEY_FILE_BYTES_MAX {
-        bail!("{} is no key file: {} bytes, a key has under {KEY_FILE_BYTES_MAX}", path.display(), metadata.len());
+        bail!(
+            "{} is no key file: {} bytes, a key has under {KEY_FILE_BYTES_MAX}",
+            path.display(),
+            metadata.len()
+        );
     }
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         bail!("{} can be read by others (mode {mode:o}); run: chmod 600 {}", path.display(), path.display());
     }
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read the key file {}", path.display()))?;
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read the key file {}", path.display()))?;
     SecretKey::from_text(&text).with_context(|| format!("{} is no key file", path.display()))
 }
 
@@ -83,7 +86,10 @@ pub fn command_show(path: &Path, json: bool) -> Result<()> {
 fn report(path: &Path, key: &SecretKey, json: bool) {
     let public = key.public();
     if json {
-        println!("{}", json!({"file": path, "public": public.to_string(), "wallet": public.wallet_digest().to_string()}));
+        println!(
+            "{}",
+            json!({"file": path, "public": public.to_string(), "wallet": public.wallet_digest().to_string()})
+        );
     } else {
         println!("public key  {public}\nwallet      {}", public.wallet_digest());
     }

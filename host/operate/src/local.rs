@@ -52,7 +52,8 @@ impl Local {
     pub fn open(settings: &Settings, options: &ComputeOptions) -> Result<Local> {
         let threads = threads(settings, options.threads)?;
         let path = settings.model(options.model.as_deref())?;
-        let model = Arc::new(Model::open(&path).with_context(|| format!("cannot use the model {}", path.display()))?);
+        let model =
+            Arc::new(Model::open(&path).with_context(|| format!("cannot use the model {}", path.display()))?);
         let plugin = verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
         let runner = Arc::new(ExpertRunner::new(&plugin, RunnerOptions::default())?);
         let backbone = Backbone::new(Arc::clone(&model), Some(threads))?;
@@ -82,10 +83,17 @@ pub fn threads(settings: &Settings, named: Option<usize>) -> Result<NonZeroUsize
 ///
 /// # Errors
 /// Where there is none, or it is refused; the message says what to do.
-pub fn verified_plugin(settings: &Settings, plugin: Option<&Path>, trust: Option<&Path>) -> Result<VerifiedPlugin> {
+pub fn verified_plugin(
+    settings: &Settings,
+    plugin: Option<&Path>,
+    trust: Option<&Path>,
+) -> Result<VerifiedPlugin> {
     let path = settings.plugin(plugin);
     if !path.exists() {
-        bail!("there is no kernel at {}: run `kvasir setup`, or name a package with --plugin", path.display());
+        bail!(
+            "there is no kernel at {}: run `kvasir setup`, or name a package with --plugin",
+            path.display()
+        );
     }
     let size = fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?.len();
     if size > PACKAGE_BYTES_MAX {
@@ -93,8 +101,9 @@ pub fn verified_plugin(settings: &Settings, plugin: Option<&Path>, trust: Option
     }
     let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let trust = settings.trust(trust);
-    let store = TrustStore::load_folder(&trust)
-        .with_context(|| format!("cannot use the trusted keys in {} (`kvasir setup` makes one)", trust.display()))?;
+    let store = TrustStore::load_folder(&trust).with_context(|| {
+        format!("cannot use the trusted keys in {} (`kvasir setup` makes one)", trust.display())
+    })?;
     kvasir_plugin::verify(&bytes, &store, setup::now())
         .with_context(|| format!("the kernel package {} is refused", path.display()))
 }

@@ -43,7 +43,9 @@ pub fn pack(folder: &Path, key: &Path, out: &Path, days: u32, json: bool) -> Res
     let mut vectors = BTreeMap::new();
     let vector_folder = folder.join("vectors");
     if vector_folder.exists() {
-        for entry in fs::read_dir(&vector_folder).with_context(|| format!("cannot read {}", vector_folder.display()))? {
+        for entry in fs::read_dir(&vector_folder)
+            .with_context(|| format!("cannot read {}", vector_folder.display()))?
+        {
             let path = entry.with_context(|| format!("cannot read {}", vector_folder.display()))?.path();
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
                 bail!("{} has a name that is not UTF-8", path.display());
@@ -59,7 +61,10 @@ pub fn pack(folder: &Path, key: &Path, out: &Path, days: u32, json: bool) -> Res
     let package = kvasir_plugin::pack(&contents, setup::validity(u64::from(days)), key.signing_key())?;
     setup::write_whole(out, &package)?;
     if json {
-        println!("{}", json!({"package": out, "bytes": package.len(), "publisher": key.public().to_string()}));
+        println!(
+            "{}",
+            json!({"package": out, "bytes": package.len(), "publisher": key.public().to_string()})
+        );
     } else {
         println!("{}: {} bytes, signed by {}", out.display(), package.len(), key.public());
     }
@@ -75,7 +80,8 @@ pub fn verify(settings: &Settings, package: Option<&Path>, trust: Option<&Path>,
     let store = TrustStore::load_folder(&settings.trust(trust))?;
     let plugin = kvasir_plugin::verify(&read(&path)?, &store, setup::now())
         .with_context(|| format!("{} is refused", path.display()))?;
-    let report = kvasir_experts::conformance(&plugin).with_context(|| format!("{} fails its own vectors", path.display()))?;
+    let report = kvasir_experts::conformance(&plugin)
+        .with_context(|| format!("{} fails its own vectors", path.display()))?;
     if json {
         println!(
             "{}",

@@ -43,8 +43,8 @@ impl Server {
     pub fn start(name: &str, command: &mut Command, log_folder: &Path) -> Result<Server> {
         let mut server = Server::spawn(name, command, log_folder)?;
         let first = server.line(READY_WITHIN)?;
-        let listening: Listening =
-            serde_json::from_str(&first).with_context(|| format!("{name} said {first:?} instead of where it listens"))?;
+        let listening: Listening = serde_json::from_str(&first)
+            .with_context(|| format!("{name} said {first:?} instead of where it listens"))?;
         server.address = listening.listening;
         Ok(server)
     }
@@ -82,7 +82,8 @@ impl Server {
             match self.lines.recv_timeout(Duration::from_millis(50)) {
                 Ok(line) => return Ok(line),
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    let status = self.child.wait().with_context(|| format!("cannot wait for {}", self.name))?;
+                    let status =
+                        self.child.wait().with_context(|| format!("cannot wait for {}", self.name))?;
                     bail!("{} ended ({status}):\n{}", self.name, self.log_tail());
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() >= deadline => {
@@ -124,7 +125,9 @@ impl Server {
         unsafe { libc::kill(id, libc::SIGTERM) };
         let deadline = Instant::now() + STOP_WITHIN;
         loop {
-            if let Some(status) = self.child.try_wait().with_context(|| format!("cannot wait for {}", self.name))? {
+            if let Some(status) =
+                self.child.try_wait().with_context(|| format!("cannot wait for {}", self.name))?
+            {
                 return Ok(status);
             }
             if Instant::now() >= deadline {
@@ -178,7 +181,8 @@ pub fn report(command: &mut Command) -> Result<Value> {
     if !status.success() {
         bail!("{name} {} failed ({status}):\n{}", arguments(command), errors.trim_end());
     }
-    serde_json::from_str(&text).with_context(|| format!("{name} {} printed no JSON: {text:?}", arguments(command)))
+    serde_json::from_str(&text)
+        .with_context(|| format!("{name} {} printed no JSON: {text:?}", arguments(command)))
 }
 
 fn arguments(command: &Command) -> String {

@@ -124,10 +124,15 @@ impl LayerSelection {
     /// Where a selected layer does not exist.
     pub fn of(&self, layers: u32) -> Result<Vec<u16>> {
         match self {
-            LayerSelection::All => (0..layers).map(|layer| u16::try_from(layer).context("too many layers")).collect(),
+            LayerSelection::All => {
+                (0..layers).map(|layer| u16::try_from(layer).context("too many layers")).collect()
+            }
             LayerSelection::Some(selected) => {
                 if let Some(missing) = selected.iter().find(|layer| u32::from(**layer) >= layers) {
-                    bail!("the model has layers 0 to {}; there is no layer {missing}", layers.saturating_sub(1));
+                    bail!(
+                        "the model has layers 0 to {}; there is no layer {missing}",
+                        layers.saturating_sub(1)
+                    );
                 }
                 Ok(selected.iter().copied().collect())
             }
@@ -145,7 +150,8 @@ impl Membership {
     /// Where a file cannot be read, the hub refuses, or too few workers come.
     pub fn join(options: &RemoteOptions, local: &Local) -> Result<Membership> {
         let layers = options.layers.of(local.model.config().layers)?;
-        let workers = NonZeroUsize::new(options.workers).context("0 workers cannot be waited for; leave out --hub")?;
+        let workers =
+            NonZeroUsize::new(options.workers).context("0 workers cannot be waited for; leave out --hub")?;
         let mut deadlines = Deadlines::default();
         if let Some(deadline) = options.deadline {
             deadlines = Deadlines { floor: deadlines.floor.min(deadline), ceiling: deadline };
@@ -260,12 +266,15 @@ impl fmt::Display for RemoteReport {
 /// Where it is missing or holds no ticket.
 pub fn read_ticket(path: &Path) -> Result<Ticket> {
     let size = fs::metadata(path)
-        .with_context(|| format!("cannot read the ticket {} (the network's operator issues one)", path.display()))?
+        .with_context(|| {
+            format!("cannot read the ticket {} (the network's operator issues one)", path.display())
+        })?
         .len();
     if size > TICKET_FILE_BYTES_MAX {
         bail!("{} is no ticket: {size} bytes, a ticket has under {TICKET_FILE_BYTES_MAX}", path.display());
     }
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read the ticket {}", path.display()))?;
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read the ticket {}", path.display()))?;
     Ticket::from_text(text.trim()).with_context(|| format!("{} is no ticket", path.display()))
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvasir_backbone::{Event, Experts, Finish, GenerateOptions, SamplerOptions, generate};
+use kvasir_backbone::{Event, Experts, Finish, GenerateOptions, Sampler, SamplerOptions, generate};
 use kvasir_model::{Message, SpecialText, TokenId};
 use serde::Serialize;
 use serde_json::json;
@@ -70,7 +70,9 @@ struct Answer {
 pub fn command(settings: &Settings, options: &RunOptions, json: bool) -> Result<()> {
     let prompts = options.prompts.iter().map(|prompt| read_prompt(prompt)).collect::<Result<Vec<_>>>()?;
     let local = Local::open(settings, &options.compute)?;
-    let encoded = prompts.iter().map(|prompt| encode(&local, prompt, options.chat)).collect::<Result<Vec<_>>>()?;
+    let encoded =
+        prompts.iter().map(|prompt| encode(&local, prompt, options.chat)).collect::<Result<Vec<_>>>()?;
+    let generate_options = generate_options(&local, options)?;
     let mut logits = options.logits.as_deref().map(LogitsFile::create).transpose()?;
 
     let membership = options.remote.as_ref().map(|remote| Membership::join(remote, &local)).transpose()?;
@@ -80,7 +82,15 @@ pub fn command(settings: &Settings, options: &RunOptions, json: bool) -> Result<
     };
     let mut answers = Vec::new();
     for (prompt, tokens) in prompts.iter().zip(&encoded) {
-        answers.push(answer(&local, prompt, tokens, options, experts.as_mut(), logits.as_mut(), json)?);
+        let echo = !json && !options.chat;
+        answers.push(answer(
+            &local,
+            (prompt, tokens),
+            &generate_options,
+            experts.as_mut(),
+            logits.as_mut(),
+            (json, echo),
+        )?);
     }
     drop(experts);
     if let Some(logits) = logits {
@@ -92,35 +102,42 @@ pub fn command(settings: &Settings, options: &RunOptions, json: bool) -> Result<
     Ok(())
 }
 
+/// Checked before anything is computed or printed.
+fn generate_options(local: &Local, options: &RunOptions) -> Result<GenerateOptions> {
+    let sampler = SamplerOptions {
+        temperature: options.temperature,
+        top_k: options.top_k.unwrap_or(SamplerOptions::default().top_k),
+        top_p: options.top_p.unwrap_or(SamplerOptions::default().top_p),
+        seed: options.seed,
+    };
+    Sampler::new(sampler)?;
+    Ok(GenerateOptions {
+        prefill_chunk: NonZeroUsize::new(options.prefill_chunk)
+            .context("a prefill chunk has at least 1 token")?,
+        sampler,
+        ..GenerateOptions::greedy(&local.backbone, options.tokens)
+    })
+}
+
+/// Answers one prompt (its text and tokens). Output: nothing as it comes under `json`; else the continuation, after the
+/// prompt where `echo` is set.
 fn answer(
     local: &Local,
-    prompt: &str,
-    tokens: &[TokenId],
-    options: &RunOptions,
+    (prompt, tokens): (&str, &[TokenId]),
+    options: &GenerateOptions,
     experts: &mut dyn Experts,
     mut logits: Option<&mut LogitsFile>,
-    json: bool,
+    (json, echo): (bool, bool),
 ) -> Result<Answer> {
-    let generate_options = GenerateOptions {
-        max_tokens: options.tokens,
-        prefill_chunk: NonZeroUsize::new(options.prefill_chunk).context("a prefill chunk has at least 1 token")?,
-        sampler: SamplerOptions {
-            temperature: options.temperature,
-            top_k: options.top_k.unwrap_or(SamplerOptions::default().top_k),
-            top_p: options.top_p.unwrap_or(SamplerOptions::default().top_p),
-            seed: options.seed,
-        },
-        ..GenerateOptions::greedy(&local.backbone, options.tokens)
-    };
     let mut stream = local.model.tokenizer().text_stream(SpecialText::Hidden);
     let mut text = String::new();
     let mut failed = None;
     let progress = Progress::new();
-    if !json && !options.chat {
+    if echo {
         say(prompt);
     }
     let mut sequence = local.backbone.start();
-    let generation = generate(&local.backbone, &mut sequence, tokens, &generate_options, experts, &mut |event| {
+    let generation = generate(&local.backbone, &mut sequence, tokens, options, experts, &mut |event| {
         match event {
             Event::Read { done, of } => progress.read(done, of),
             Event::Chosen { token, logits: values } => {
@@ -168,7 +185,8 @@ fn answer(
 
 /// Rates over all prompts. The first generated token of a prompt comes out of its prefill.
 fn report(local: &Local, answers: &[Answer], remote: Option<&RemoteReport>, json: bool) {
-    let rate = |count: usize, time: Duration| if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() };
+    let rate =
+        |count: usize, time: Duration| if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() };
     let decoded = answers.iter().map(|answer| answer.tokens.len().saturating_sub(1)).sum();
     let decode = rate(decoded, answers.iter().map(|answer| answer.decode).sum());
     let read = answers.iter().map(|answer| answer.prompt_tokens).sum();
@@ -210,7 +228,8 @@ fn encode(local: &Local, prompt: &str, chat: bool) -> Result<Vec<TokenId>> {
         bail!("the prompt is empty: give at least one character");
     }
     let text = if chat {
-        let template = local.model.chat_template().context("the model has no chat template: leave out --chat")?;
+        let template =
+            local.model.chat_template().context("the model has no chat template: leave out --chat")?;
         template.render(&[user_message(prompt)], &[], true).context("the model's chat template failed")?
     } else {
         prompt.to_owned()
@@ -253,7 +272,8 @@ struct Progress {
 
 impl Progress {
     fn new() -> Progress {
-        let bar = if std::io::stderr().is_terminal() { ProgressBar::no_length() } else { ProgressBar::hidden() };
+        let bar =
+            if std::io::stderr().is_terminal() { ProgressBar::no_length() } else { ProgressBar::hidden() };
         if let Ok(style) = ProgressStyle::with_template("reading {bar:30} {pos}/{len} tokens ({per_sec})") {
             bar.set_style(style);
         }

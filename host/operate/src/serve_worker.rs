@@ -11,10 +11,10 @@ use kvasir_model::Model;
 use kvasir_worker::{Event, EventSink, Fault, Worker, WorkerOptions};
 use serde_json::{Value, json};
 
+use crate::key_file;
 use crate::local::{threads, verified_plugin};
 use crate::remote::read_ticket;
 use crate::settings::Settings;
-use crate::key_file;
 
 /// A mebibyte in bytes.
 const MEBIBYTE: u64 = 1 << 20;
@@ -161,7 +161,8 @@ fn as_json(event: &Event) -> Value {
 
 /// A line for what happens once, and on a terminal a moving one for what happens all the time.
 fn for_people() -> EventSink {
-    let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    let bar =
+        if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
         bar.set_style(style);
     }
@@ -178,13 +179,19 @@ fn for_people() -> EventSink {
             }
             Event::Holding { experts, bytes, .. } => format!("holding {experts} experts, {bytes} bytes"),
             Event::Connected { gateway } => format!("connected to {gateway}, waiting for a backbone"),
-            Event::Paired { session, .. } => format!("session {} begins", session.get(..8).unwrap_or(&session)),
+            Event::Paired { session, .. } => {
+                format!("session {} begins", session.get(..8).unwrap_or(&session))
+            }
             Event::Refused { reason, can_heal, .. } => {
                 format!("refused: {reason}{}", if can_heal { " (trying again)" } else { "" })
             }
-            Event::Reconnecting { reason, wait } => format!("{reason}; next attempt in {:.1} s", wait.as_secs_f64()),
+            Event::Reconnecting { reason, wait } => {
+                format!("{reason}; next attempt in {:.1} s", wait.as_secs_f64())
+            }
             Event::Assigned { experts } => format!("asked to hold {experts} experts"),
-            Event::ExpertRefused { layer, expert, reason } => format!("expert {expert} of layer {layer}: {reason}"),
+            Event::ExpertRefused { layer, expert, reason } => {
+                format!("expert {expert} of layer {layer}: {reason}")
+            }
             Event::Receipt { bytes, nano_kvr, .. } => {
                 format!("receipt: {bytes} bytes = {:.9} KVR so far", nano_kvr as f64 / 1e9)
             }

@@ -103,11 +103,14 @@ impl Settings {
 }
 
 fn read_settings(path: &Path) -> Result<SettingsFile> {
-    let size = fs::metadata(path).with_context(|| format!("cannot read the settings file {}", path.display()))?.len();
+    let size = fs::metadata(path)
+        .with_context(|| format!("cannot read the settings file {}", path.display()))?
+        .len();
     if size > SETTINGS_BYTES_MAX {
         bail!("the settings file {} has {size} bytes; at most {SETTINGS_BYTES_MAX} are read", path.display());
     }
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read the settings file {}", path.display()))?;
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("cannot read the settings file {}", path.display()))?;
     toml::from_str(&text).with_context(|| format!("the settings file {} is not understood", path.display()))
 }
 
@@ -121,7 +124,8 @@ mod tests {
         let none = Settings::load(None, Some(home.path())).unwrap();
         assert!(none.plugin(None).starts_with(home.path()));
         fs::create_dir_all(home.path().join("config")).unwrap();
-        fs::write(home.path().join("config/config.toml"), "plugin = '/elsewhere/k.kvp'\nthreads = 3\n").unwrap();
+        fs::write(home.path().join("config/config.toml"), "plugin = '/elsewhere/k.kvp'\nthreads = 3\n")
+            .unwrap();
         let some = Settings::load(None, Some(home.path())).unwrap();
         assert_eq!(some.plugin(None), Path::new("/elsewhere/k.kvp"));
         assert_eq!(some.plugin(Some(Path::new("/flag.kvp"))), Path::new("/flag.kvp"));

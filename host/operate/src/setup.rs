@@ -77,12 +77,18 @@ pub fn now() -> UnixSeconds {
 fn write_trusted(folder: &Path, name: &str, key: &kvasir_wire::key::SecretKey) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
     let path = folder.join(format!("{name}.pub"));
-    fs::write(&path, format!("{} {name}\n", key.public())).with_context(|| format!("cannot write {}", path.display()))
+    fs::write(&path, format!("{} {name}\n", key.public()))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn write_package(path: &Path, key: &kvasir_wire::key::SecretKey, store: &TrustStore) -> Result<VerifiedPlugin> {
+fn write_package(
+    path: &Path,
+    key: &kvasir_wire::key::SecretKey,
+    store: &TrustStore,
+) -> Result<VerifiedPlugin> {
     let bytes = kvasir_plugin::pack(&bundled_kernel(), validity(VALID_DAYS), key.signing_key())?;
-    let plugin = kvasir_plugin::verify(&bytes, store, now()).context("the package that was just signed does not verify")?;
+    let plugin = kvasir_plugin::verify(&bytes, store, now())
+        .context("the package that was just signed does not verify")?;
     write_whole(path, &bytes)?;
     Ok(plugin)
 }
@@ -142,8 +148,10 @@ mod tests {
     #[test]
     fn every_vector_file_of_the_plugin_is_bundled() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/swiglu/vectors");
-        let mut there: Vec<String> =
-            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut there: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         there.sort();
         let bundled: Vec<&str> = BUNDLED_VECTORS.iter().map(|(name, _)| *name).collect();
         assert_eq!(bundled, there);

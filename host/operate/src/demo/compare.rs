@@ -41,7 +41,11 @@ impl Comparison {
     pub fn of(local: &Generation, remote: &Generation) -> Result<Comparison> {
         let vocabulary = local.vocabulary;
         if vocabulary == 0 || local.logits.is_empty() || remote.vocabulary != vocabulary {
-            bail!("there are no logits to compare ({} and {} values)", local.logits.len(), remote.logits.len());
+            bail!(
+                "there are no logits to compare ({} and {} values)",
+                local.logits.len(),
+                remote.logits.len()
+            );
         }
         let tokens = |generation: &Generation| -> Vec<Vec<u64>> {
             generation.answers.iter().map(|answer| answer.tokens.clone()).collect()

@@ -121,7 +121,8 @@ impl Network {
         let programs = Programs::beside_this_one(&options.folder)?;
         let folder = &options.folder;
         for name in ["keys", "logs"] {
-            fs::create_dir_all(folder.join(name)).with_context(|| format!("cannot make {}/{name}", folder.display()))?;
+            fs::create_dir_all(folder.join(name))
+                .with_context(|| format!("cannot make {}/{name}", folder.display()))?;
         }
         let logs = folder.join("logs");
 
@@ -132,7 +133,9 @@ impl Network {
             key_file::create(&key(folder, name))?;
         }
         report(programs.gateway().args(["edge-key"]).arg(key(folder, "edge")))?;
-        report(programs.gateway().args(["certificate", "--name", "localhost", "--out"]).arg(folder.join("tls")))?;
+        report(
+            programs.gateway().args(["certificate", "--name", "localhost", "--out"]).arg(folder.join("tls")),
+        )?;
 
         steps.step("starting the ledger");
         let ledger_folder = folder.join("ledger");
@@ -148,12 +151,17 @@ impl Network {
         )?;
         let ledger = Server::start(
             "ledger",
-            programs.ledger().args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(ledger_folder.join("ledger.toml")),
+            programs
+                .ledger()
+                .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+                .arg(ledger_folder.join("ledger.toml")),
             &logs,
         )?;
         let ledger_url = format!("http://{}", ledger.address);
         let at_ledger = ["--network", NETWORK, "--ledger", &ledger_url];
-        report(programs.ledger().arg("price").args(at_ledger).arg("--treasury-key").arg(key(folder, "treasury")))?;
+        report(
+            programs.ledger().arg("price").args(at_ledger).arg("--treasury-key").arg(key(folder, "treasury")),
+        )?;
         report(
             programs
                 .ledger()
@@ -169,7 +177,16 @@ impl Network {
             "hub",
             programs
                 .gateway()
-                .args(["hub", "--listen", "127.0.0.1:0", "--network", NETWORK, "--ledger", &ledger_url, "--hub-key"])
+                .args([
+                    "hub",
+                    "--listen",
+                    "127.0.0.1:0",
+                    "--network",
+                    NETWORK,
+                    "--ledger",
+                    &ledger_url,
+                    "--hub-key",
+                ])
                 .arg(key(folder, "hub"))
                 .arg("--edge-key")
                 .arg(key(folder, "edge"))
@@ -177,12 +194,22 @@ impl Network {
                 .arg(folder.join("spool")),
             &logs,
         )?;
-        let edge_listen = options.listen.map_or_else(|| "127.0.0.1:0".to_owned(), |address| address.to_string());
+        let edge_listen =
+            options.listen.map_or_else(|| "127.0.0.1:0".to_owned(), |address| address.to_string());
         let edge = Server::start(
             "edge",
             programs
                 .gateway()
-                .args(["edge", "--listen", &edge_listen, "--network", NETWORK, "--hub", &hub.address, "--edge-key"])
+                .args([
+                    "edge",
+                    "--listen",
+                    &edge_listen,
+                    "--network",
+                    NETWORK,
+                    "--hub",
+                    &hub.address,
+                    "--edge-key",
+                ])
                 .arg(key(folder, "edge"))
                 .arg("--certificate")
                 .arg(folder.join("tls/server.pem"))
@@ -194,7 +221,16 @@ impl Network {
             "settle",
             programs
                 .gateway()
-                .args(["settle", "--ledger", &ledger_url, "--network", NETWORK, "--interval", SETTLE_INTERVAL, "--settler-key"])
+                .args([
+                    "settle",
+                    "--ledger",
+                    &ledger_url,
+                    "--network",
+                    NETWORK,
+                    "--interval",
+                    SETTLE_INTERVAL,
+                    "--settler-key",
+                ])
                 .arg(key(folder, "settler"))
                 .arg("--cursor")
                 .arg(folder.join("settle.cursor")),
@@ -325,7 +361,10 @@ impl Network {
                 command.args(["--after", &after.to_string()]);
             }
             let page = report(&mut command)?;
-            let list = page.get("receipts").and_then(Value::as_array).ok_or_else(|| anyhow!("no receipts in {page}"))?;
+            let list = page
+                .get("receipts")
+                .and_then(Value::as_array)
+                .ok_or_else(|| anyhow!("no receipts in {page}"))?;
             for stored in list {
                 let note = Note::parse(text(stored, "note")?.as_bytes())?;
                 let receipt = Receipt::parse(note.text())?;
@@ -341,13 +380,22 @@ impl Network {
 
     fn start_worker(&mut self, number: usize, port: u16, flip_bit: bool) -> Result<()> {
         let name = format!("worker-{number}");
-        let wallet = key_file::create(&key(&self.folder, &format!("wallet-{number}")))?.public().wallet_digest().to_string();
+        let wallet = key_file::create(&key(&self.folder, &format!("wallet-{number}")))?
+            .public()
+            .wallet_digest()
+            .to_string();
         key_file::create(&key(&self.folder, &name))?;
         report(
             self.programs
                 .ledger()
                 .arg("delegate")
-                .args(["--network", NETWORK, "--ledger", &format!("http://{}", self.ledger.address), "--wallet-key"])
+                .args([
+                    "--network",
+                    NETWORK,
+                    "--ledger",
+                    &format!("http://{}", self.ledger.address),
+                    "--wallet-key",
+                ])
                 .arg(key(&self.folder, &format!("wallet-{number}")))
                 .args(["--worker", &public(&self.folder, &name)?]),
         )?;
@@ -376,7 +424,17 @@ impl Network {
     fn ticket(&self, name: &str, role: &str, wallet: Option<&str>) -> Result<()> {
         let mut command = self.programs.gateway();
         command
-            .args(["ticket", "--role", role, "--network", NETWORK, "--expires", "1d", "--publisher", &self.publisher])
+            .args([
+                "ticket",
+                "--role",
+                role,
+                "--network",
+                NETWORK,
+                "--expires",
+                "1d",
+                "--publisher",
+                &self.publisher,
+            ])
             .args(["--holder", &public(&self.folder, name)?, "--hub-key"])
             .arg(key(&self.folder, "hub"))
             .arg("--edge-key")
@@ -423,7 +481,10 @@ impl Programs {
         }
         for name in ["kvasir", "kvasir-gateway", "kvasir-ledger"] {
             if !folder.join(name).exists() {
-                bail!("{name} is missing in {}: build it with cargo build --workspace --bins", folder.display());
+                bail!(
+                    "{name} is missing in {}: build it with cargo build --workspace --bins",
+                    folder.display()
+                );
             }
         }
         Ok(Programs { folder, home: home.to_path_buf() })
@@ -469,11 +530,16 @@ fn number(value: &Value, name: &str) -> Result<u64> {
 }
 
 fn text(value: &Value, name: &str) -> Result<String> {
-    value.get(name).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| anyhow!("no text {name:?} in {value}"))
+    value
+        .get(name)
+        .and_then(Value::as_str)
+        .map(str::to_owned)
+        .ok_or_else(|| anyhow!("no text {name:?} in {value}"))
 }
 
 fn generation(value: &Value, logits: &Path) -> Result<Generation> {
-    let answers = value.get("answers").and_then(Value::as_array).ok_or_else(|| anyhow!("no answers in {value}"))?;
+    let answers =
+        value.get("answers").and_then(Value::as_array).ok_or_else(|| anyhow!("no answers in {value}"))?;
     let answers = answers
         .iter()
         .map(|answer| {

@@ -103,7 +103,8 @@ impl<'a> DemoReport<'a> {
     }
 
     fn value(&self) -> Result<Value> {
-        let text = |pick: fn(&PromptReport) -> &String| self.prompts.first().map(pick).cloned().unwrap_or_default();
+        let text =
+            |pick: fn(&PromptReport) -> &String| self.prompts.first().map(pick).cloned().unwrap_or_default();
         Ok(json!({
             "texts": {"local": text(|p| &p.local), "remote": text(|p| &p.remote)},
             "prompts": self.prompts,
@@ -174,8 +175,10 @@ impl<'a> DemoReport<'a> {
             println!("credit        DOES NOT MATCH: {} nanoKVR", self.account.credited_nanokvr);
         }
         if self.options.flip_bit {
-            println!("control       one bit of one remote result was flipped, and it {}",
-                if self.comparison.identical() { "WAS NOT NOTICED" } else { "shows above" });
+            println!(
+                "control       one bit of one remote result was flipped, and it {}",
+                if self.comparison.identical() { "WAS NOT NOTICED" } else { "shows above" }
+            );
         }
     }
 }
