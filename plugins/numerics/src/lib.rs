@@ -11,7 +11,17 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod block;
+#[cfg(any(
+    target_arch = "x86_64",
+    all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd")
+))]
+mod block_walk;
 mod delta;
+#[cfg(any(
+    target_arch = "x86_64",
+    all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd")
+))]
+mod float_walk;
 mod format;
 mod function;
 pub mod golden;
@@ -23,8 +33,21 @@ mod product;
 mod product_scalar;
 mod rope;
 mod row;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
+mod simd128;
+#[cfg(any(
+    target_arch = "x86_64",
+    all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd")
+))]
+mod slices;
 mod sum;
 mod swiglu;
+
+/// The vectors of the target, under one set of names.
+#[cfg(target_arch = "x86_64")]
+use avx2::lanes;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
+use simd128::lanes;
 
 pub use delta::{convolve, delta_step};
 pub use format::{Format, RowFormat};

@@ -3,10 +3,11 @@
 
 use core::arch::x86_64::*;
 
-use super::blocks::{BlockFormat, TILE};
 use super::lanes::{
-    each, four_f16, load_4_i32, load_8_i16, load_16, load_16_i16, load_32, same_f16, sum_each, sum_each_128,
+    four_f16, load_4_i32, load_8_i16, load_16, load_16_i16, load_32, same_f16, sum_each, sum_each_128,
 };
+use crate::block_walk::{BlockFormat, TILE};
+use crate::slices::each;
 
 /// Q4_0: `isum = sum q x - 8 sum x`.
 pub(super) struct Q4_0;

@@ -1,9 +1,20 @@
-//! Loads and lane sums.
-//!
-//! A closure inherits the features of the function around it, so that `map` and its like, which have none, cannot inline it:
-//! the code here uses loops instead, and plain functions such as [`pick`].
+//! Vectors as the walks use them, loads and lane sums.
 
 use core::arch::x86_64::*;
+
+/// Four f32.
+pub(crate) type Four = __m128;
+/// The partial sums of a sixteen-sum, or sixteen terms.
+pub(crate) type Sixteen = [__m256; 2];
+/// Sixteen zeros.
+pub(crate) const ZERO: Sixteen = [
+    // SAFETY: the same size, and every bit pattern is valid in both.
+    unsafe { core::mem::transmute::<[f32; 8], __m256>([0.0; 8]) },
+    // SAFETY: as above.
+    unsafe { core::mem::transmute::<[f32; 8], __m256>([0.0; 8]) },
+];
+/// Elements of a float product at a time: their partial sums fill half of the registers.
+pub(crate) const FLOAT_TILE: usize = 4;
 
 /// The first 32 bytes.
 #[inline]
@@ -42,7 +53,7 @@ pub(super) fn load_16_i16(values: &[i16; 16]) -> __m256i {
 /// Four f32.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn load_4_f32(values: &[f32; 4]) -> __m128 {
+pub(crate) fn load_4_f32(values: &[f32; 4]) -> __m128 {
     // SAFETY: sixteen bytes; the load needs no alignment.
     unsafe { _mm_loadu_ps(values.as_ptr()) }
 }
@@ -58,7 +69,7 @@ pub(super) fn load_4_i32(values: &[i32; 4]) -> __m128i {
 /// The four lanes as an array.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn to_array(values: __m128) -> [f32; 4] {
+pub(crate) fn to_array(values: __m128) -> [f32; 4] {
     let mut array = [0f32; 4];
     // SAFETY: sixteen bytes; the store needs no alignment.
     unsafe { _mm_storeu_ps(array.as_mut_ptr(), values) };
@@ -100,32 +111,44 @@ pub(super) fn same_f16(bytes: &[u8]) -> __m128 {
     _mm_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes([bytes[0], bytes[1]])))
 }
 
-/// Item `at` of each slice.
-#[inline(always)]
-pub(super) fn pick<'a, T, const N: usize>(slices: [&'a [T]; N], at: usize) -> [&'a T; N] {
-    let mut items = [&slices[0][at]; N];
-    for (item, slice) in items.iter_mut().zip(slices) {
-        *item = &slice[at];
-    }
-    items
+/// The value in every lane.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn same_4_f32(value: f32) -> Four {
+    _mm_set1_ps(value)
 }
 
-/// References to the items.
-#[inline(always)]
-pub(super) fn each<T, const N: usize, const TILE: usize>(tile: &[T; TILE]) -> [&T; N] {
-    let mut items = [&tile[0]; N];
-    for (item, tile) in items.iter_mut().zip(tile) {
-        *item = tile;
-    }
-    items
+/// Lane by lane.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn add_4(a: Four, b: Four) -> Four {
+    _mm_add_ps(a, b)
 }
 
-/// `N` consecutive slices of `len` items, the first starting at item `first * len`.
-#[inline(always)]
-pub(super) fn lines<T, const N: usize>(items: &[T], len: usize, first: usize) -> [&[T]; N] {
-    let mut lines = [&items[..0]; N];
-    for (at, line) in lines.iter_mut().enumerate() {
-        *line = &items[(first + at) * len..][..len];
-    }
-    lines
+/// Sixteen f32.
+///
+/// # Safety
+/// 64 readable bytes; AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) unsafe fn load_sixteen(bytes: *const u8) -> Sixteen {
+    // SAFETY: the caller's promise; the loads need no alignment.
+    unsafe { [_mm256_loadu_ps(bytes.cast()), _mm256_loadu_ps(bytes.add(32).cast())] }
+}
+
+/// `acc + a * b`, the product rounded first.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn add_product(acc: Sixteen, a: Sixteen, b: Sixteen) -> Sixteen {
+    [_mm256_add_ps(acc[0], _mm256_mul_ps(a[0], b[0])), _mm256_add_ps(acc[1], _mm256_mul_ps(a[1], b[1]))]
+}
+
+/// The end of a sixteen-sum.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn fold(sums: Sixteen) -> f32 {
+    let eight = _mm256_add_ps(sums[0], sums[1]);
+    let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }

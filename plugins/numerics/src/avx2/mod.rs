@@ -1,26 +1,26 @@
 //! AVX2 and F16C: products of every format. Bit-equal to the scalar reference, since integer sums are exact in any order and
 //! float sums keep the definition's. No fused multiply-add: the feature is not enabled here.
 
-mod blocks;
 mod floats;
 mod formats;
-mod lanes;
+pub(crate) mod lanes;
 
 use core::ops::Range;
 
 use crate::format::Format;
 use crate::matrix::Matrix;
+use crate::{block_walk, float_walk};
 
 /// As [`crate::product()`], whose checks have been made.
 #[target_feature(enable = "avx2,f16c")]
 pub(crate) fn product(matrix: Matrix<'_>, outputs: Range<usize>, rows: &[u8], count: usize, out: &mut [f32]) {
     match matrix.format() {
-        Format::F32 => floats::product::<floats::F32>(matrix, outputs, rows, count, out),
-        Format::F16 => floats::product::<floats::F16>(matrix, outputs, rows, count, out),
-        Format::BF16 => floats::product::<floats::BF16>(matrix, outputs, rows, count, out),
-        Format::Q4_0 => blocks::product::<formats::Q4_0>(matrix, outputs, rows, count, out),
-        Format::Q8_0 => blocks::product::<formats::Q8_0>(matrix, outputs, rows, count, out),
-        Format::Q4K => blocks::product::<formats::Q4K>(matrix, outputs, rows, count, out),
-        Format::Q6K => blocks::product::<formats::Q6K>(matrix, outputs, rows, count, out),
+        Format::F32 => float_walk::product::<floats::F32>(matrix, outputs, rows, count, out),
+        Format::F16 => float_walk::product::<floats::F16>(matrix, outputs, rows, count, out),
+        Format::BF16 => float_walk::product::<floats::BF16>(matrix, outputs, rows, count, out),
+        Format::Q4_0 => block_walk::product::<formats::Q4_0>(matrix, outputs, rows, count, out),
+        Format::Q8_0 => block_walk::product::<formats::Q8_0>(matrix, outputs, rows, count, out),
+        Format::Q4K => block_walk::product::<formats::Q4K>(matrix, outputs, rows, count, out),
+        Format::Q6K => block_walk::product::<formats::Q6K>(matrix, outputs, rows, count, out),
     }
 }

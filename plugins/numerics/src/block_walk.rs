@@ -2,15 +2,15 @@
 //! that unpacking is paid once for them, or those of four blocks in sequence for one row, so that the weights are read in one
 //! ascending stream. Every element adds its blocks in ascending order.
 
-use core::arch::x86_64::*;
 use core::ops::Range;
 
-use super::lanes::{each, lines, load_4_f32, pick, to_array};
 use crate::half::read_f32;
+use crate::lanes::{Four, add_4, load_4_f32, same_4_f32, to_array};
 use crate::matrix::Matrix;
+use crate::slices::{each, lines, pick};
 
 /// Elements in a tile.
-pub(super) const TILE: usize = 4;
+pub(crate) const TILE: usize = 4;
 /// Most rows that are prepared together.
 const GROUP: usize = 16;
 /// Blocks of rows that are prepared together. A matrix row is walked whole where it fits, since the memory likes one ascending
@@ -18,7 +18,7 @@ const GROUP: usize = 16;
 const PLACES: usize = 1024;
 
 /// What a format contributes: the term that one block adds to the accumulators of a tile.
-pub(super) trait BlockFormat {
+pub(crate) trait BlockFormat {
     /// A block of weights: an array of bytes.
     type Weights;
     /// A block of a row: an array of bytes, the f32 scale first.
@@ -37,24 +37,24 @@ pub(super) trait BlockFormat {
     /// The terms of one output for R rows; lanes from R on are of no meaning. `scales` are the rows' scales.
     ///
     /// # Safety
-    /// AVX2 and F16C.
+    /// The instruction set's features.
     unsafe fn term_of_rows<const R: usize>(
         weights: &Self::Weights,
         rows: [&Self::Row; R],
         sums: &[Self::Sums; TILE],
-        scales: __m128,
-    ) -> __m128;
+        scales: Four,
+    ) -> Four;
 
     /// The terms of four blocks, each with its block of one row and that block's sums.
     ///
     /// # Safety
-    /// AVX2 and F16C.
+    /// The instruction set's features.
     unsafe fn term_of_blocks(
         weights: [&Self::Weights; TILE],
         row: [&Self::Row; TILE],
         sums: &[Self::Sums; TILE],
-        scales: __m128,
-    ) -> __m128;
+        scales: Four,
+    ) -> Four;
 }
 
 /// Scales and sums of the blocks of a group of rows: at `block * GROUP + row` for formats whose rows go together, else at
@@ -65,8 +65,8 @@ struct Prepared<F: BlockFormat> {
 }
 
 /// As [`crate::product()`], whose checks have been made.
-#[target_feature(enable = "avx2,f16c")]
-pub(super) fn product<F: BlockFormat>(
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,f16c"))]
+pub(crate) fn product<F: BlockFormat>(
     matrix: Matrix<'_>,
     outputs: Range<usize>,
     rows: &[u8],
@@ -125,7 +125,7 @@ struct Walk<'a, F: BlockFormat> {
 
 impl<F: BlockFormat> Walk<'_, F> {
     /// All outputs, one row at a time.
-    #[target_feature(enable = "avx2,f16c")]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,f16c"))]
     fn rows_apart(&self, weights: &[F::Weights], rows: &[F::Row], out: &mut [f32]) {
         for (weights, out) in weights.chunks_exact(self.per_row).zip(out.chunks_mut(self.count)) {
             let weights = &weights[self.blocks.clone()];
@@ -138,7 +138,7 @@ impl<F: BlockFormat> Walk<'_, F> {
     }
 
     /// All outputs, up to four rows at a time.
-    #[target_feature(enable = "avx2,f16c")]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,f16c"))]
     fn rows_together(&self, weights: &[F::Weights], rows: &[F::Row], out: &mut [f32]) {
         let group = rows.len() / self.per_row;
         for (weights, out) in weights.chunks_exact(self.per_row).zip(out.chunks_mut(self.count)) {
@@ -157,7 +157,7 @@ impl<F: BlockFormat> Walk<'_, F> {
 
     /// One output of R rows from row `first` of the group on; adds to the first R values of `out`.
     #[inline]
-    #[target_feature(enable = "avx2,f16c")]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,f16c"))]
     fn tile_of_rows<const R: usize>(
         &self,
         weights: &[F::Weights],
@@ -179,7 +179,7 @@ impl<F: BlockFormat> Walk<'_, F> {
             // SAFETY: this function has the features.
             let terms =
                 unsafe { F::term_of_rows::<R>(weights, pick(rows, block), tile_at(sums, first), scales) };
-            acc = _mm_add_ps(acc, terms);
+            acc = add_4(acc, terms);
         }
         out[..R].copy_from_slice(&to_array(acc)[..R]);
     }
@@ -187,7 +187,7 @@ impl<F: BlockFormat> Walk<'_, F> {
 
 /// `acc` and the terms of the blocks, four of which are made at a time and added one by one.
 #[inline]
-#[target_feature(enable = "avx2,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,f16c"))]
 fn add_blocks<F: BlockFormat>(
     mut acc: f32,
     weights: &[F::Weights],
@@ -207,9 +207,9 @@ fn add_blocks<F: BlockFormat>(
     }
     let done = tiles.len() * TILE;
     for (at, (weights, row)) in rest.iter().zip(row_rest).enumerate() {
-        let (scale, sums) = (_mm_set1_ps(scales[done + at]), [sums[done + at]; TILE]);
+        let (scale, sums) = (same_4_f32(scales[done + at]), [sums[done + at]; TILE]);
         // SAFETY: this function has the features.
-        acc += _mm_cvtss_f32(unsafe { F::term_of_rows::<1>(weights, [row], &sums, scale) });
+        acc += to_array(unsafe { F::term_of_rows::<1>(weights, [row], &sums, scale) })[0];
     }
     acc
 }

@@ -1,0 +1,27 @@
+//! WASM simd128 with the two relaxed integer dots: products of every format. Bit-equal to the scalar reference, since integer
+//! sums are exact in any order and float sums keep the definition's.
+//!
+//! A relaxed dot is the same on every processor as long as its second operand lies in 0..=127: that is where the weights go.
+
+mod floats;
+mod formats;
+pub(crate) mod lanes;
+
+use core::ops::Range;
+
+use crate::format::Format;
+use crate::matrix::Matrix;
+use crate::{block_walk, float_walk};
+
+/// As [`crate::product()`], whose checks have been made.
+pub(crate) fn product(matrix: Matrix<'_>, outputs: Range<usize>, rows: &[u8], count: usize, out: &mut [f32]) {
+    match matrix.format() {
+        Format::F32 => float_walk::product::<floats::F32>(matrix, outputs, rows, count, out),
+        Format::F16 => float_walk::product::<floats::F16>(matrix, outputs, rows, count, out),
+        Format::BF16 => float_walk::product::<floats::BF16>(matrix, outputs, rows, count, out),
+        Format::Q4_0 => block_walk::product::<formats::Q4_0>(matrix, outputs, rows, count, out),
+        Format::Q8_0 => block_walk::product::<formats::Q8_0>(matrix, outputs, rows, count, out),
+        Format::Q4K => block_walk::product::<formats::Q4K>(matrix, outputs, rows, count, out),
+        Format::Q6K => block_walk::product::<formats::Q6K>(matrix, outputs, rows, count, out),
+    }
+}
