@@ -94,6 +94,21 @@ pub fn issue(order: TicketOrder, hub: &SecretKey, edge: &EdgeKey, now: u64) -> R
     Ticket::issue(&claims, hub, edge)
 }
 
+/// A publisher of plugins, by `ed25519:<64 hex digits>` or by the 64 digits of that key's digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublisherName(pub KeyDigest);
+
+impl FromStr for PublisherName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let key = text.parse::<PublicKey>().map(|key| key.digest());
+        key.or_else(|_| text.parse::<KeyDigest>()).map(PublisherName).map_err(|_| {
+            "expected a public key, ed25519:<64 hex digits>, or the 64 digits of its digest".into()
+        })
+    }
+}
+
 /// How long a ticket shall hold: as [`Span`], up to a ticket's longest life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime(pub Duration);

@@ -14,7 +14,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     config::GatewayFile,
-    credentials::{Lifetime, Span},
+    credentials::{Lifetime, PublisherName, Span},
 };
 
 /// Edge, hub and settlement poller of a Kvasir network.
@@ -185,9 +185,9 @@ struct TicketArgs {
     /// A plugin that the holder may serve or ask for, by digest; may be repeated
     #[arg(long, value_name = "DIGEST", required_unless_present = "publisher")]
     plugin: Vec<kvasir_wire::id::PluginDigest>,
-    /// A publisher whose plugins the holder may serve or ask for, ed25519:<64 hex digits>; may be repeated
+    /// A publisher whose plugins the holder may serve or ask for: its public key, or the digest of it; may be repeated
     #[arg(long, value_name = "KEY")]
-    publisher: Vec<kvasir_wire::key::PublicKey>,
+    publisher: Vec<PublisherName>,
     /// Most connections of the holder at one time: a newer one takes the oldest one's place
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     sessions: u16,

@@ -22,7 +22,7 @@ pub(super) fn ticket(args: TicketArgs, file: HubTable, json: bool) -> anyhow::Re
         holder: args.holder,
         wallet: args.wallet,
         plugins: args.plugin,
-        publishers: args.publisher.iter().map(|key| key.digest()).collect(),
+        publishers: args.publisher.iter().map(|publisher| publisher.0).collect(),
         limits: TicketLimits { sessions: args.sessions, session_bytes: args.session_bytes },
         lifetime: args.expires,
     };

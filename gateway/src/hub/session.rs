@@ -520,8 +520,14 @@ impl Clerk<'_> {
     }
 }
 
+/// What the end of a link means for its session: an end that says why it leaves has its words passed on.
 fn at(side: Role) -> impl Fn(LinkError) -> Ended {
-    move |error| Ended::Link { side, error }
+    move |error| match error {
+        LinkError::Refused(refusal) => {
+            Ended::Refused { by: Some(side), refusal: Refusal { session: None, ..refusal } }
+        }
+        error => Ended::Link { side, error },
+    }
 }
 
 fn disputed(refusal: Refusal) -> Ended {

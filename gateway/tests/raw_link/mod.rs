@@ -1,0 +1,123 @@
+//! A worker's link without the link crate: frames by hand, rules broken on purpose.
+
+#![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use kvasir_wire::{
+    frame::{FrameError, Header, Kind, frames},
+    handshake::{Admission, Features, HolderHandshake, Welcome},
+    id::Nonce,
+    key::SecretKey,
+    pairing::EndPairing,
+    refusal::Refusal,
+    ticket::{Role, Ticket},
+};
+use tokio::net::TcpStream;
+use tokio_tungstenite::{
+    WebSocketStream, client_async,
+    tungstenite::{Message, client::IntoClientRequest as _},
+};
+
+use super::scene::{Scene, now, patiently, worker_expectation, worker_purpose};
+
+/// A link without the link crate: frames by hand, rules broken on purpose.
+pub struct RawLink {
+    pub socket: WebSocketStream<TcpStream>,
+    sequence: u32,
+}
+
+impl RawLink {
+    pub async fn dial(scene: &Scene, path: &str, ticket: &Ticket) -> RawLink {
+        let stream = TcpStream::connect(scene.hub).await.unwrap();
+        let mut request = format!("ws://{}{path}", scene.hub).into_client_request().unwrap();
+        let headers = request.headers_mut();
+        headers.insert("Sec-WebSocket-Protocol", "kvasir.v1".parse().unwrap());
+        headers.insert("Authorization", format!("Bearer {}", ticket.to_text()).parse().unwrap());
+        let (socket, _) = client_async(request, stream).await.unwrap();
+        RawLink { socket, sequence: 0 }
+    }
+
+    /// One frame on stream 0.
+    pub fn frame(&mut self, kind: Kind, payload: &[u8]) -> Vec<u8> {
+        let header =
+            Header { kind, more: false, length: payload.len() as u32, stream: 0, sequence: self.sequence };
+        self.sequence += 1;
+        [header.encode().as_slice(), payload].concat()
+    }
+
+    pub async fn send(&mut self, kind: Kind, payload: &[u8]) {
+        let frame = self.frame(kind, payload);
+        self.send_bytes(frame).await;
+    }
+
+    pub async fn send_bytes(&mut self, bytes: Vec<u8>) {
+        self.socket.send(Message::Binary(bytes.into())).await.unwrap();
+    }
+
+    /// The next frame of the hub's, kind and payload; `None` at the end of the link.
+    pub async fn receive(&mut self) -> Option<(Kind, Vec<u8>)> {
+        loop {
+            match patiently(self.socket.next()).await? {
+                Ok(Message::Binary(bytes)) => {
+                    let frame = frames(&bytes).unwrap().next().unwrap().unwrap();
+                    return Some((frame.header.kind, frame.payload.to_vec()));
+                }
+                Ok(Message::Close(_)) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    pub async fn expect(&mut self, kind: Kind) -> Vec<u8> {
+        let (found, payload) = self.receive().await.expect("the link ended");
+        assert_eq!(found, kind);
+        payload
+    }
+
+    /// The refusal that comes next, behind anything else.
+    pub async fn refusal(&mut self) -> Refusal {
+        loop {
+            let (kind, payload) = self.receive().await.expect("the link ended without a refusal");
+            if kind == Kind::Refuse {
+                return Refusal::decode(&payload).unwrap();
+            }
+        }
+    }
+
+    /// A worker's link up to the admission and, if a backbone comes, the session.
+    pub async fn worker(scene: &Scene, key: &SecretKey) -> (RawLink, Admission) {
+        let ticket = scene.ticket(Role::Worker, key);
+        let mut link = RawLink::dial(scene, "/v1/worker", &ticket).await;
+        let purpose = worker_purpose();
+        let (handshake, hello) =
+            HolderHandshake::start(&ticket, key, purpose, Features::NONE, Nonce([1; 32]), now()).unwrap();
+        link.send(Kind::Hello, &hello).await;
+        let challenge = link.expect(Kind::Challenge).await;
+        let (admission, proof) = handshake.challenge(&challenge, key).unwrap();
+        link.send(Kind::Proof, &proof).await;
+        let welcome = link.expect(Kind::Welcome).await;
+        assert!(matches!(Welcome::decode(&welcome).unwrap(), Welcome::Admitted { .. }));
+        (link, admission)
+    }
+
+    /// Signs the transcript and is welcomed.
+    pub async fn pair(&mut self, key: &SecretKey, admission: &Admission) {
+        let transcript = self.expect(Kind::Transcript).await;
+        let (pairing, signature) =
+            EndPairing::transcript(&transcript, admission, key, &worker_expectation()).unwrap();
+        self.send(Kind::Sign, &signature).await;
+        let welcome = self.expect(Kind::Welcome).await;
+        pairing.welcome(&welcome).unwrap();
+    }
+}
+
+/// A frame on any stream.
+pub fn raw_frame(kind: Kind, stream: u32, sequence: u32, more: bool, payload: &[u8]) -> Vec<u8> {
+    let header = Header { kind, more, length: payload.len() as u32, stream, sequence };
+    [header.encode().as_slice(), payload].concat()
+}
+
+/// Whether a message would pass the frame walk, so that a test knows what it sends.
+pub fn walks(message: &[u8]) -> Result<usize, FrameError> {
+    frames(message)?.try_fold(0, |count, frame| frame.map(|_| count + 1))
+}
