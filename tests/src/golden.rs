@@ -4,6 +4,8 @@
 //! is sure of it; the cosine of the logits at every position; the routed sets but for near ties. The checks take any
 //! `Experts`, so one set of references judges every way to compute them. A failed check names layer and position.
 
+#![allow(clippy::neg_cmp_op_on_partial_ord, reason = "written so that a NaN is a fault, too")]
+
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -193,7 +195,6 @@ pub fn check_end_to_end(
             figures.positions += 1;
             let cosine = cosine(ours, reference);
             cosines.push(cosine);
-            // Written so that a NaN is a fault.
             if !(cosine >= rules.least_cosine) {
                 let _ = writeln!(faults, "{:?}, position {position}: cosine {cosine}", case.text);
             }

@@ -1,5 +1,7 @@
 //! What a backbone refuses, and what becomes of a sequence when its experts fail.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails to unwrap has failed")]
+
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;

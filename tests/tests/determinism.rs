@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvasir_backbone::{
-    Backbone, Event, Experts, Feed, Finish, GenerateOptions, SamplerOptions, Sequence,
-    TokenId, Wanted, generate,
+    Backbone, Event, Experts, Feed, Finish, GenerateOptions, SamplerOptions, Sequence, TokenId, Wanted,
+    generate,
 };
 use kvasir_model::Model;
 use kvasir_numerics::InstructionSet;

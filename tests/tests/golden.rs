@@ -3,6 +3,8 @@
 //! Files that lie in the project are always compared. Larger ones are compared where they are found: in
 //! `$KVASIR_MODELS`, or beside the project in `shared/model`.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails to unwrap has failed")]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
