@@ -144,7 +144,8 @@ async fn bulk_waits_for_credit_and_dispatch_does_not() {
 
 #[tokio::test]
 async fn the_bulk_queue_is_bounded_and_a_withdrawn_call_is_never_heard_of() {
-    let (link, mut bare) = backbone(4 * 1024, &LinkOptions::default()).await;
+    let options = LinkOptions { close_drain: Duration::from_secs(1), ..LinkOptions::default() };
+    let (link, mut bare) = backbone(4 * 1024, &options).await;
     let mut queued = 0;
     // Without a reader the pipe, the credit and then the queue fill up; then sending fails instead of growing.
     let error = loop {
