@@ -1,5 +1,6 @@
 //! `Model`: what a checkpoint holds, whatever container it came in.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -21,6 +22,15 @@ pub struct Model {
     chat_template: Option<ChatTemplate>,
     tensors: Tensors,
     digests: OnceLock<ModelDigests>,
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model")
+            .field("name", &self.name)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What the reader of a container hands over.
@@ -148,5 +158,16 @@ impl Model {
                 .collect::<Result<Vec<_>, _>>()
         })?;
         Ok(parts.concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_may_be_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Model>();
     }
 }

@@ -66,7 +66,7 @@ fn a_folders_file_cut_off_anywhere_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
 
     /// Bytes of the header overwritten, in a real file.
     #[test]
