@@ -7,7 +7,7 @@
 mod reader;
 mod writer;
 
-use std::future::Future;
+use std::future::{Future, IntoFuture as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,7 @@ use kvasir_wire::limits::MAX_NOTE_BYTES;
 use kvasir_wire::note::NetworkName;
 use serde::Deserialize;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use crate::api::{DEFAULT_PAGE, Ready};
@@ -60,13 +61,31 @@ pub async fn serve(
 ) -> Result<(), LedgerError> {
     let readers = Readers::open(store.path(), &network)?;
     let (writer, writing) = Writer::start(store, clock.clone());
-    let service = Service(Arc::new(Inner { writer, readers, network, clock }));
-    let served = axum::serve(listener, routes(service)).with_graceful_shutdown(stop).await;
-    if let Err(error) = served {
-        warn!(%error, "the HTTP service ended");
+    let service = Service(Arc::new(Inner { writer: writer.clone(), readers, network, clock }));
+    let (tell, told) = oneshot::channel();
+    let stop = async move {
+        stop.await;
+        let _ = tell.send(());
+    };
+    let served = axum::serve(listener, routes(service)).with_graceful_shutdown(stop).into_future();
+    // A caller that never finishes its request must not keep a stopped ledger alive.
+    let patience = async {
+        if told.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(REQUEST_TIMEOUT).await;
+    };
+    tokio::select! {
+        ended = served => if let Err(error) = ended {
+            warn!(%error, "the HTTP service ended");
+        },
+        () = patience => warn!("some requests were not complete and are dropped"),
     }
-    // The routes held the writer's queue; it is gone now, so the thread finishes what is queued and closes the file.
-    let _ = tokio::task::spawn_blocking(move || writing.join()).await;
+    let _ = tokio::task::spawn_blocking(move || {
+        writer.end();
+        writing.join()
+    })
+    .await;
     info!("stopped");
     Ok(())
 }

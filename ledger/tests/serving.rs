@@ -70,7 +70,9 @@ impl Served {
 
     fn stop(&mut self) {
         let _ = self.stop.take().map(|stop| stop.send(()));
-        self.thread.take().map(|thread| thread.join().unwrap());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
     }
 }
 

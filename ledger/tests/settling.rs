@@ -189,6 +189,24 @@ fn unsettled_names_exactly_what_a_settlement_takes() {
     assert_eq!(store.answers().unsettled().unwrap().parts, []);
 }
 
+#[test]
+fn what_can_be_paid_is_named_first_and_apart() {
+    let network = Network::new();
+    let mut store = Store::in_memory(&network.name, network.keys()).unwrap();
+    let [price, delegation, grant, _] = network.foundation();
+    for note in [price, delegation, grant, network.fund(7 * 1_000, 1)] {
+        store.accept_note(note.to_string().as_bytes(), START).unwrap();
+    }
+    // 600 and 300 bytes fit into the account, 500 do not fit beside them.
+    for (session, bytes) in [(1, 600), (2, 500), (3, 300)] {
+        post(&mut store, &network.sign(&network.first(session, bytes, 0))).unwrap();
+    }
+    let parts = store.answers().unsettled().unwrap().parts;
+    let bytes: Vec<Vec<u64>> =
+        parts.iter().map(|part| part.sessions.iter().map(|s| s.bytes).collect()).collect();
+    assert_eq!(bytes, [vec![600, 300], vec![500]]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 

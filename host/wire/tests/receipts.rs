@@ -77,6 +77,13 @@ fn the_golden_note() {
 const GOLDEN_ID: &str = "b5bc3d5e480b6283d611352cd8434245538c28df6a04d862d5dc7f7fd017dc09";
 
 #[test]
+fn the_document_shows_the_golden_note() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ledger.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains(GOLDEN) && page.contains(GOLDEN_ID));
+}
+
+#[test]
 fn up_and_down_cannot_be_swapped() {
     let (up, down) = ("up 425984\n", "down 851968\n");
     let swapped = GOLDEN.replace(up, "up 851968\n").replace(down, "down 425984\n");

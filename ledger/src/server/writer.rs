@@ -11,9 +11,15 @@ use super::{Clock, MAX_WAITING_WRITES, SWEEP_EVERY};
 use crate::refusal::LedgerError;
 use crate::store::Store;
 
-type Job = Box<dyn FnOnce(&mut Store, u64) + Send>;
+type Change = Box<dyn FnOnce(&mut Store, u64) + Send>;
 
-/// Hands writes to the thread. When the last handle is dropped the thread finishes its queue and ends.
+enum Job {
+    Change(Change),
+    End,
+}
+
+/// Hands writes to the thread.
+#[derive(Clone)]
 pub(super) struct Writer {
     jobs: SyncSender<Job>,
 }
@@ -30,15 +36,21 @@ impl Writer {
         change: impl FnOnce(&mut Store, u64) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, LedgerError> {
         let (answer, waiting) = oneshot::channel();
-        let job: Job = Box::new(move |store, now| {
+        let job = Job::Change(Box::new(move |store, now| {
             // The caller may have hung up; the change is made all the same.
             let _ = answer.send(change(store, now));
-        });
+        }));
         self.jobs.try_send(job).map_err(|error| match error {
             TrySendError::Full(_) => LedgerError::Busy("too many notes are waiting to be written"),
             TrySendError::Disconnected(_) => LedgerError::Busy("the writer has ended"),
         })?;
         waiting.await.unwrap_or(Err(LedgerError::Busy("the writer has ended")))
+    }
+
+    /// Lets the thread finish what is queued, then end and close the file. May wait.
+    pub(super) fn end(&self) {
+        // It fails only where the thread has ended already.
+        let _ = self.jobs.send(Job::End);
     }
 }
 
@@ -50,9 +62,9 @@ fn run(mut store: Store, queue: &Receiver<Job>, clock: &Clock) {
             next_sweep = Instant::now() + SWEEP_EVERY;
         }
         match queue.recv_timeout(next_sweep.saturating_duration_since(Instant::now())) {
-            Ok(job) => job(&mut store, clock()),
+            Ok(Job::Change(change)) => change(&mut store, clock()),
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
+            Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }

@@ -39,6 +39,17 @@ struct Open {
     price: Hash,
 }
 
+impl Open {
+    fn unsettled(&self) -> UnsettledSession {
+        UnsettledSession {
+            session: self.session.to_string(),
+            from_seq: self.settled_seq + 1,
+            to_seq: self.to_seq,
+            bytes: self.billed - self.settled,
+        }
+    }
+}
+
 impl<'a> Answers<'a> {
     /// Answers from `connection`, which belongs to the file at `path`.
     pub fn new(connection: &'a Connection, path: &'a Path) -> Self {
@@ -94,7 +105,7 @@ impl<'a> Answers<'a> {
                 rows::balance(connection, Owner::Posted(payee))?,
                 unsigned(settled.0),
                 settled.1.map(unsigned),
-                open_sessions(connection, "payee = ?", &payee.0)?,
+                open_sessions(connection, "payee = ?1", &payee.0)?,
             ))
         })?;
         let (unsettled_bytes, unsettled_nanokvr) = self.worth(&open)?;
@@ -120,7 +131,7 @@ impl<'a> Answers<'a> {
             Ok((
                 rows::balance(connection, Owner::Payer(account))?,
                 connection.prepare_cached(funded)?.query_row([account.0], |row| row.get::<_, i64>(0))?,
-                open_sessions(connection, "payer = ?", &account.0)?,
+                open_sessions(connection, "payer = ?1", &account.0)?,
             ))
         })?;
         let (_, unsettled_nanokvr) = self.worth(&open)?;
@@ -160,7 +171,7 @@ impl<'a> Answers<'a> {
         })
     }
 
-    /// Receipts that wait to be settled, grouped as settlements need them.
+    /// Receipts that wait to be settled, grouped as settlements need them; what the payers can pay comes first.
     pub fn unsettled(&self) -> Result<Unsettled, LedgerError> {
         let (groups, balances) = self.read(|connection| {
             let mut groups: BTreeMap<(KeyDigest, WalletDigest, Hash), Vec<Open>> = BTreeMap::new();
@@ -177,32 +188,36 @@ impl<'a> Answers<'a> {
             }
             Ok((groups, balances))
         })?;
-        let mut parts = Vec::new();
+        // First what can be paid, so that accounts without credit never keep others waiting.
+        let (mut payable, mut short) = (Vec::new(), Vec::new());
+        let mut left: BTreeMap<KeyDigest, i64> = BTreeMap::new();
         for ((payer, payee, price), sessions) in groups {
             let per_byte = self.price_note(&self.note(&price)?)?.per_byte;
             let (before, available) = balances.get(&(payer, payee)).copied().unwrap_or_default();
-            for chunk in sessions.chunks(MAX_SETTLED_SESSIONS) {
-                let sessions = chunk.iter().map(|open| UnsettledSession {
-                    session: open.session.to_string(),
-                    from_seq: open.settled_seq + 1,
-                    to_seq: open.to_seq,
-                    bytes: open.billed - open.settled,
-                });
-                parts.push(UnsettledPart {
+            let left = left.entry(payer).or_insert(available);
+            let mut fits = |open: &Open| {
+                let fresh =
+                    MeteredBytes::new(open.billed - open.settled).and_then(|bytes| per_byte.credit(bytes));
+                let rest = fresh.ok().and_then(|due| left.checked_sub(due.get())).filter(|rest| *rest >= 0);
+                *left = rest.unwrap_or(*left);
+                rest.is_some()
+            };
+            let (now, later): (Vec<Open>, Vec<Open>) = sessions.into_iter().partition(|open| fits(open));
+            for (sessions, parts) in [(now, &mut payable), (later, &mut short)] {
+                parts.extend(sessions.chunks(MAX_SETTLED_SESSIONS).map(|chunk| UnsettledPart {
                     payee: payee.to_string(),
                     payer: payer.to_string(),
                     price: price.to_string(),
                     nanokvr_per_byte: per_byte.get(),
                     before_nanokvr: before,
                     available_nanokvr: available,
-                    sessions: sessions.collect(),
-                });
-                if parts.len() == MAX_PARTS {
-                    return Ok(Unsettled { parts });
-                }
+                    sessions: chunk.iter().map(Open::unsettled).collect(),
+                }));
             }
         }
-        Ok(Unsettled { parts })
+        payable.append(&mut short);
+        payable.truncate(MAX_PARTS);
+        Ok(Unsettled { parts: payable })
     }
 
     /// Number of entries and the root over them.
@@ -249,15 +264,21 @@ impl<'a> Answers<'a> {
     }
 }
 
-/// Sessions whose latest receipt lies after their last settlement. `which` uses one parameter.
+/// Sessions whose latest receipt lies after their last settlement. `which` uses the parameter `?1`.
 fn open_sessions(connection: &Connection, which: &str, key: &[u8; 32]) -> rusqlite::Result<Vec<Open>> {
+    // Steps from session to session through an index: the cost hangs on sessions, not on their receipts.
     let find = format!(
-        "SELECT r.session, r.seq, r.billed, r.payer, r.payee, r.price_leaf,
+        "WITH RECURSIVE sessions (session) AS (
+             SELECT (SELECT MIN(session) FROM receipts WHERE {which})
+             UNION ALL
+             SELECT (SELECT MIN(session) FROM receipts WHERE {which} AND session > s.session)
+             FROM sessions s WHERE s.session IS NOT NULL)
+         SELECT r.session, r.seq, r.billed, r.payer, r.payee, r.price_leaf,
                 COALESCE((SELECT MAX(to_seq) FROM settled_sessions WHERE session = r.session), 0),
                 COALESCE((SELECT SUM(bytes) FROM settled_sessions WHERE session = r.session), 0)
-         FROM receipts r
-         WHERE {which} AND r.seq = (SELECT MAX(seq) FROM receipts WHERE session = r.session)
-           AND NOT EXISTS (SELECT 1 FROM settled_sessions WHERE session = r.session AND to_seq >= r.seq)
+         FROM sessions s JOIN receipts r
+           ON r.session = s.session AND r.seq = (SELECT MAX(seq) FROM receipts WHERE session = s.session)
+         WHERE NOT EXISTS (SELECT 1 FROM settled_sessions WHERE session = r.session AND to_seq >= r.seq)
          ORDER BY r.entry"
     );
     let row = |row: &rusqlite::Row<'_>| {
