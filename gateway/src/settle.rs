@@ -52,7 +52,7 @@ pub enum SettleError {
 pub struct Look {
     /// Receipts that were not seen before.
     pub new_receipts: u64,
-    /// Settlements that were credited.
+    /// Settlements that stand now. Two pollers that send the very same one are both told so; it is credited once.
     pub settlements: u64,
     /// Bytes that they covered.
     pub bytes: u64,
