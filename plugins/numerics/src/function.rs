@@ -6,6 +6,7 @@ use crate::instruction_set::InstructionSet;
 use crate::row::ROUNDER;
 
 /// e^x within one unit in the last place; x is clamped to -87.3..=88; NaN stays a NaN.
+#[allow(clippy::excessive_precision, clippy::approx_constant, reason = "the digits of the definition")]
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     // The clamp in integers: non-negative floats order as signed integers do, negative ones as unsigned integers in

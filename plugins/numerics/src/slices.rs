@@ -3,7 +3,7 @@
 
 /// Item `at` of each slice.
 #[inline(always)]
-pub(crate) fn pick<'a, T, const N: usize>(slices: [&'a [T]; N], at: usize) -> [&'a T; N] {
+pub(crate) fn pick<T, const N: usize>(slices: [&[T]; N], at: usize) -> [&T; N] {
     let mut items = [&slices[0][at]; N];
     for (item, slice) in items.iter_mut().zip(slices) {
         *item = &slice[at];

@@ -67,6 +67,7 @@ fn exp_is_clamped_and_keeps_nan() {
 }
 
 /// The definition with a real `round_ties_even` and a real clamp, which `core` lacks or WASM must not have.
+#[allow(clippy::excessive_precision, clippy::approx_constant, reason = "the digits of the definition")]
 #[test]
 fn exp_is_the_definition() {
     let definition = |x: f32| {

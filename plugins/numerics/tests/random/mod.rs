@@ -1,6 +1,7 @@
 //! Random weights and rows for tests and for the golden vectors: a fixed generator, so that a seed names its bytes forever.
 
 #![allow(dead_code, reason = "each user needs a part")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use kvasir_numerics::{Format, RowFormat, quantise_row};
 
