@@ -251,7 +251,7 @@ fn check_rows(
         .row_bytes(hidden)
         .filter(|&row_bytes| row_bytes > 0)
         .ok_or_else(|| malformed(format!("rows of {hidden} values are not whole blocks of {format:?}")))?;
-    if bytes.len() % row_bytes != 0 {
+    if !bytes.len().is_multiple_of(row_bytes) {
         return Err(malformed(format!("{} bytes are not whole rows of {row_bytes} bytes", bytes.len())));
     }
     Ok(Rows { layer, format, bytes, row_bytes, hidden })

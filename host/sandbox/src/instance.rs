@@ -77,7 +77,7 @@ impl KernelInstance {
         if expert.instance != self.id {
             return Err(SandboxError::ForeignHandle);
         }
-        let expected = count as usize * expert.hidden as usize;
+        let expected = (count as usize).saturating_mul(expert.hidden as usize);
         self.prepare(expected.saturating_mul(size_of::<f32>()))?;
         let kernel = self.kernel.kvasir_expert_kernel().expert();
         let answer = kernel.call_forward(&mut self.store, expert.resource, rows, count);
