@@ -72,7 +72,11 @@ fn a_worker_with_the_model_file_fetches_nothing_but_proofs() {
     assert_eq!(host.say(&mut swarm.experts(host.local()), 2), local);
     let statistics = swarm.finish();
     let config = host.model.config();
-    assert_eq!(statistics.workers[0].expert_bytes, u64::from(config.layers * config.experts), "a byte a proof");
+    assert_eq!(
+        statistics.workers[0].expert_bytes,
+        u64::from(config.layers * config.experts),
+        "a byte a proof"
+    );
     assert_eq!(statistics.failovers, 0);
 }
 
@@ -137,7 +141,10 @@ fn a_stalled_worker_costs_one_deadline_and_no_bit() {
         let said = host.say(&mut swarm.experts(host.local()), TOKENS);
         assert_eq!(said, local);
         let statistics = swarm.finish();
-        assert_eq!(statistics.deadlines_missed, 1, "it is left alone while it owes an answer: {statistics:#?}");
+        assert_eq!(
+            statistics.deadlines_missed, 1,
+            "it is left alone while it owes an answer: {statistics:#?}"
+        );
         assert_eq!(statistics.accepted, stalls_after);
         drop(worker);
     }
@@ -172,4 +179,42 @@ fn a_worker_that_comes_back_is_used_again() {
     let statistics = swarm.finish();
     assert_eq!(statistics.workers.len(), 2);
     assert_eq!(statistics.workers[1].accepted, (layers.len() * TOKENS) as u64);
+}
+
+#[test]
+fn a_worker_connects_again_by_itself_and_still_holds_its_experts() {
+    let host = Host::new(tiny());
+    let layers = all_layers(&host.model);
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    let _worker = scene.worker(30);
+    let options = scene.swarm_options(1, Placement::WholeLayers, &layers);
+    let first = join(&host, options.clone());
+    assert_eq!(host.say(&mut first.experts(host.local()), TOKENS), local);
+    assert!(first.finish().workers[0].expert_bytes > 0);
+    let second = join(&host, options);
+    assert_eq!(host.say(&mut second.experts(host.local()), TOKENS), local);
+    let statistics = second.finish();
+    assert_eq!(statistics.workers[0].expert_bytes, 0, "nothing travels twice");
+    assert_eq!(statistics.accepted, (layers.len() * TOKENS) as u64);
+}
+
+#[test]
+fn a_lost_hub_changes_nothing() {
+    let host = Host::new(tiny());
+    let layers = all_layers(&host.model);
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    let worker = scene.worker(30);
+    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &layers));
+    let mut scene = Some(scene);
+    let said = host.say_and(&mut swarm.experts(host.local()), TOKENS, |step| {
+        if step == 2 {
+            scene.take().unwrap().kill();
+        }
+    });
+    assert_eq!(said, local);
+    let statistics = swarm.statistics();
+    assert!(statistics.accepted < (layers.len() * TOKENS) as u64);
+    drop((worker, swarm));
 }

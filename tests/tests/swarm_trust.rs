@@ -6,6 +6,7 @@ mod swarm_scene;
 use std::time::Duration;
 
 use kvasir_dispatch::{Deadlines, Placement, Swarm, SwarmError};
+use kvasir_link::LinkError;
 use kvasir_model::LayerIndex;
 use kvasir_wire::account::{Grant, Statement as _};
 use kvasir_wire::frame::Kind;
@@ -18,6 +19,7 @@ use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::ticket::Role;
 use kvasir_worker::{Event, WorkerError};
 use swarm_scene::hostile::{Lie, hand_over, pair};
+use swarm_scene::hostile_worker::{self, Answers};
 use swarm_scene::raw::{RawLink, wait_for_note};
 use swarm_scene::*;
 
@@ -70,9 +72,14 @@ fn experts_that_are_not_the_models_are_refused_and_reported() {
         (Lie::Proof, NotHeldReason::ProofFailed, Some("does not lead from expert")),
         (Lie::NoProof, NotHeldReason::ProofFailed, Some("no proof")),
         (Lie::Gap, NotHeldReason::NotReceived, None),
+        (Lie::TooLarge, NotHeldReason::NoMemory, None),
     ] {
         let scene = Scene::new();
-        let worker = scene.worker(30);
+        let mut options = scene.worker_options(30);
+        if lie == Lie::TooLarge {
+            options.store_bytes = 1000;
+        }
+        let worker = RunningWorker::start(options);
         let runtime = runtime();
         let have = runtime.block_on(async {
             let mut session = pair(&scene, &model).await;
@@ -90,6 +97,47 @@ fn experts_that_are_not_the_models_are_refused_and_reported() {
         if let Some(words) = words {
             wait_for_note(&scene.address, "protocol_error", words);
         }
+    }
+}
+
+#[test]
+fn answers_that_cannot_be_right_are_recomputed_and_not_paid() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), 8);
+    for answers in [Answers::Short, Answers::NotFinite, Answers::Refusals] {
+        let scene = Scene::new();
+        let worker = hostile_worker::start(&scene, answers);
+        let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+        assert_eq!(host.say(&mut swarm.experts(host.local()), 8), local, "{answers:?}");
+        let LinkError::Refused(refusal) = worker.join().unwrap() else { panic!("{answers:?}") };
+        assert_eq!(refusal.code, RefusalCode::LimitReached, "{answers:?}: it is let go after a while");
+        let statistics = swarm.finish();
+        assert_eq!(statistics.accepted, 0, "{answers:?}");
+        assert_eq!(statistics.answers_refused, 16, "{answers:?}");
+        assert_eq!(receipted(&statistics), 0, "{answers:?}");
+        if answers != Answers::Refusals {
+            wait_for_note(&scene.address, "protocol_error", "rows");
+        }
+    }
+}
+
+#[test]
+fn books_that_differ_and_second_answers_end_the_session_and_both_are_told() {
+    let host = Host::new(tiny());
+    for (answers, code, words) in [
+        (Answers::WrongRoot, RefusalCode::ReceiptDisputed, "work root"),
+        // The hub, which counts, notices before the backbone does.
+        (Answers::Twice, RefusalCode::ProtocolError, "no complete call was relayed"),
+    ] {
+        let scene = Scene::new();
+        let worker = hostile_worker::start(&scene, answers);
+        let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+        host.say(&mut swarm.experts(host.local()), TOKENS);
+        let LinkError::Refused(refusal) = worker.join().unwrap() else { panic!("{answers:?}") };
+        assert_eq!(refusal.code, code, "{answers:?}");
+        assert!(refusal.sentence.contains(words), "{refusal}");
+        let statistics = swarm.finish();
+        assert!(statistics.workers[0].ended.as_ref().unwrap().contains(words), "{statistics:#?}");
     }
 }
 
@@ -198,11 +246,11 @@ fn late_answers_are_listed_and_not_paid() {
     let [numbers] = &statistics.workers[..] else { panic!("{statistics:#?}") };
     assert_eq!(numbers.ended.as_deref(), Some("finished in order"), "{statistics:#?}");
     assert_eq!(numbers.excluded, statistics.deadlines_missed);
-    let excluded = worker.log.events().into_iter().rev().find_map(|event| match event {
-        Event::Receipt { excluded, last: true, .. } => Some(excluded),
+    let excluded = worker.log.wait_for(|event| match event {
+        Event::Receipt { excluded, last: true, .. } => Some(*excluded),
         _ => None,
     });
-    assert_eq!(excluded, Some(numbers.excluded));
+    assert_eq!(excluded, numbers.excluded);
     let receipt = &scene.ledger.last_receipts()[&numbers.session];
     assert_eq!(receipt.counters.calls, numbers.accepted);
     assert!(receipt.billed().get() < numbers.bytes_up + numbers.bytes_down);

@@ -152,3 +152,104 @@ impl Books {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvasir_wire::handshake::Class;
+    use kvasir_wire::id::{ModelDigest, PluginDigest, SessionId, WalletDigest, sha256};
+    use kvasir_wire::receipt::ReceiptSignatures;
+
+    use super::*;
+
+    const RESULTS: [(u64, bool); 4] = [(1, true), (3, false), (2, true), (4, true)];
+
+    fn keys() -> [SecretKey; 3] {
+        [1, 2, 3].map(|seed| SecretKey::from_seed([seed; 32]))
+    }
+
+    fn item(call: u64) -> WorkItem {
+        WorkItem { call, layer: 0, mode: 1, payload: sha256(&[&call.to_le_bytes()]), rows: [call as u8; 32] }
+    }
+
+    fn filled() -> Books {
+        let [hub, worker, backbone] = keys().map(|key| key.public());
+        // Any leaf hash will do for notes that nobody looks up here.
+        let leaf = Note::unsigned("a note\n").unwrap().leaf_hash();
+        let terms = Terms {
+            network: "test".parse().unwrap(),
+            session: SessionId([9; 32]),
+            grant: leaf,
+            hub: hub.digest(),
+            worker: worker.digest(),
+            backbone: backbone.digest(),
+            payee: WalletDigest([8; 32]),
+            model: ModelDigest([7; 32]),
+            plugin: PluginDigest([6; 32]),
+            class: Class::Exact,
+            price: leaf,
+            from: 0,
+        };
+        let mut books = Books::new(terms, ReceiptKeys { hub, worker, backbone });
+        let mut theirs = WorkBook::new();
+        for (call, accepted) in RESULTS {
+            theirs.record(&item(call), 10, 100, 2).unwrap();
+            let root = theirs.running_root();
+            books.record(&item(call), (10, 100), 2, accepted, root.as_bytes()).unwrap();
+        }
+        books
+    }
+
+    fn request(results: u64) -> CutRequest {
+        let (up, down) = (10 * results, 100 * results);
+        CutRequest { seq: 1, prev: [0; 32], results, up, down, from: 50, to: 60, is_final: false }
+    }
+
+    /// Lets all three sign what the backbone wrote.
+    fn completed(countersign: Countersign) -> (String, Vec<u64>) {
+        let Countersign::Backbone { text, excluded, signature } = countersign else { panic!() };
+        let receipt = Receipt::parse(&text).unwrap();
+        let [hub, worker, backbone] = keys();
+        let signatures =
+            ReceiptSignatures { hub: receipt.sign(&hub), worker: receipt.sign(&worker), backbone: signature };
+        let keys = ReceiptKeys { hub: hub.public(), worker: worker.public(), backbone: backbone.public() };
+        (SignedReceipt::assemble(receipt, &keys, &signatures).unwrap().note().to_string(), excluded)
+    }
+
+    #[test]
+    fn receipts_follow_each_other_and_leave_out_what_was_not_accepted() {
+        let mut books = filled();
+        let [.., key] = keys();
+        let (note, excluded) = completed(books.cut(&request(2), &key).unwrap());
+        assert_eq!(excluded, [3]);
+        let first = books.complete(&note).unwrap();
+        assert_eq!((first.counters.calls, first.counters.rows, first.billed().get()), (1, 2, 110));
+
+        let next = CutRequest { seq: 2, prev: first.id().0, to: 70, is_final: true, ..request(4) };
+        let (note, excluded) = completed(books.cut(&next, &key).unwrap());
+        assert!(excluded.is_empty(), "a call is left out once");
+        let second = books.complete(&note).unwrap();
+        assert_eq!((second.counters.calls, second.billed().get(), second.terms.from), (3, 330, 50));
+        assert!(matches!(books.complete(&note), Err(BooksError::Unsigned)));
+    }
+
+    #[test]
+    fn numbers_that_are_not_this_sides_are_not_signed() {
+        let [.., key] = keys();
+        let refused = |change: &dyn Fn(&mut CutRequest)| {
+            let mut cut = request(3);
+            change(&mut cut);
+            filled().cut(&cut, &key).unwrap_err()
+        };
+        assert!(matches!(refused(&|cut| cut.up += 1), BooksError::MetersDiffer { direction: "up", .. }));
+        assert!(matches!(refused(&|cut| cut.down -= 1), BooksError::MetersDiffer { direction: "down", .. }));
+        assert!(matches!(refused(&|cut| cut.seq = 2), BooksError::Sequence { asked: 2, due: 1 }));
+        assert!(matches!(refused(&|cut| cut.prev = [1; 32]), BooksError::OtherPredecessor));
+    }
+
+    #[test]
+    fn a_worker_with_other_books_is_found_out_at_once() {
+        let mut books = filled();
+        let found = books.record(&item(5), (10, 100), 1, true, &[0; 32]);
+        assert!(matches!(found, Err(BooksError::RootDiffers { results: 5 })));
+    }
+}

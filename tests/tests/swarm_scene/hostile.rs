@@ -24,6 +24,8 @@ pub enum Lie {
     NoProof,
     /// A chunk is left out.
     Gap,
+    /// None, but the expert is larger than the worker's store.
+    TooLarge,
 }
 
 /// Pairs with the next worker as a backbone of `model`.

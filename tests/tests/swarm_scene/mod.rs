@@ -5,6 +5,7 @@
 #![allow(dead_code)] // each test binary uses a part of it
 
 pub mod hostile;
+pub mod hostile_worker;
 pub mod raw;
 
 use std::collections::BTreeMap;
@@ -103,6 +104,11 @@ impl Scene {
         let address = format!("ws://{}", server.address());
         runtime.spawn(server.run(stop));
         Self { address, hub_key, edge_key, ledger, _stopper: stopper, _spool: spool, _runtime: runtime }
+    }
+
+    /// The hub's process dies: its sockets close and nobody says goodbye.
+    pub fn kill(self) {
+        self._runtime.shutdown_background();
     }
 
     pub fn ticket(&self, role: Role, holder: PublicKey, plugin: &VerifiedPlugin) -> Ticket {
