@@ -7,56 +7,24 @@
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "written so that a NaN is a fault, too")]
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 
-use kvasir_backbone::{Backbone, Experts, Feed, LayerIndex, Observer, Pick, Tap, TokenId, Wanted};
-use kvasir_model::{DeltaConfig, Mixer, Model, Tensor, ValueHeadOrder};
-use kvasir_numerics::{dequantise_row, quantise_row, read_row};
-use safetensors::SafeTensors;
-use safetensors::tensor::{Dtype, TensorView};
+use kvasir_backbone::{Backbone, Experts, Feed, LayerIndex, Observer, Pick, Tap, Wanted};
+use kvasir_model::{DeltaConfig, Mixer, Model, ValueHeadOrder};
+
+use measure::{best_and_margin, largest, product_in_order, relative_errors};
+
+pub use measure::cosine;
+pub use reference::{Case, Golden, Stream};
+
+mod measure;
+mod reference;
 
 /// Experts exchanged against the reference are forgiven where its probabilities differ by less than this.
 const NEAR_TIE: f32 = 5e-3;
 
 /// Makes the experts that a check runs with.
 pub type MakeExperts<'a> = &'a dyn Fn(&Arc<Model>) -> Box<dyn Experts>;
-
-/// The reference outputs of one model file.
-pub struct Golden {
-    /// One per prompt.
-    pub cases: Vec<Case>,
-    /// Values between the layers, for the first prompt.
-    pub stream: Stream,
-}
-
-/// One prompt and what the reference made of it. T tokens, L layers, k experts per token, E experts.
-pub struct Case {
-    /// The prompt.
-    pub text: String,
-    /// Its tokens, and 16 more that the reference chose greedily.
-    pub tokens: Vec<TokenId>,
-    /// Number of tokens of the prompt.
-    pub prompt: usize,
-    /// T x vocabulary.
-    pub logits: Vec<f32>,
-    /// L x T x k, highest weight first.
-    pub experts: Vec<u16>,
-    /// L x T x k.
-    pub weights: Vec<f32>,
-    /// L x T x E: probabilities.
-    pub router: Vec<f32>,
-}
-
-/// Values between the layers: L x T x hidden each.
-pub struct Stream {
-    /// The residual stream before each layer.
-    pub hidden: Vec<f32>,
-    /// What router and experts read.
-    pub expert_in: Vec<f32>,
-    /// The weighted sum of the routed experts.
-    pub expert_out: Vec<f32>,
-}
 
 /// What end-to-end figures must satisfy.
 #[derive(Debug, Clone, Copy)]
@@ -108,41 +76,6 @@ pub struct LayerByLayer {
     pub worst: f64,
     /// Largest error of the logits.
     pub worst_logits: f64,
-}
-
-impl Golden {
-    /// Reads a file written by the reference script.
-    pub fn read(path: &Path) -> Result<Golden, String> {
-        let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let broken = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let file = SafeTensors::deserialize(&bytes).map_err(|error| broken(&error))?;
-        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| broken(&error))?;
-        let metadata = header.metadata().clone().unwrap_or_default();
-        let prompts = metadata.get("prompts").ok_or_else(|| broken(&"no prompts"))?;
-        let prompts: Vec<String> = serde_json::from_str(prompts).map_err(|error| broken(&error))?;
-        let tensor = |name: &str| file.tensor(name).map_err(|error| format!("{name}: {error}"));
-        let cases = prompts.into_iter().enumerate().map(|(number, text)| {
-            let integers = |part: &str| integers(&tensor(&format!("p{number}.{part}"))?);
-            let floats = |part: &str| floats(&tensor(&format!("p{number}.{part}"))?);
-            Ok(Case {
-                text,
-                tokens: integers("tokens")?.into_iter().map(|token| TokenId(token as u32)).collect(),
-                prompt: integers("prompt")?[0] as usize,
-                logits: floats("logits")?,
-                experts: integers("experts")?.into_iter().map(|expert| expert as u16).collect(),
-                weights: floats("weights")?,
-                router: floats("router")?,
-            })
-        });
-        Ok(Golden {
-            cases: cases.collect::<Result<_, String>>()?,
-            stream: Stream {
-                hidden: floats(&tensor("p0.hidden")?)?,
-                expert_in: floats(&tensor("p0.expert_in")?)?,
-                expert_out: floats(&tensor("p0.expert_out")?)?,
-            },
-        })
-    }
 }
 
 /// Compares the tokens that the model's tokenizer makes of every prompt.
@@ -448,100 +381,4 @@ impl Tap for Recorder {
     fn expert_out(&mut self, _: LayerIndex, sums: &[f32]) {
         self.expert_out = sums.to_vec();
     }
-}
-
-/// The output product of a delta net in f64, its rows quantised after their value heads were moved to the places that
-/// `place` gives, and moved back.
-///
-/// The references of GGUF files were computed with the heads in the order of Hugging Face, and quantise blocks in that
-/// order. Exact-v1 quantises in the order of the file. The two are equal where a block holds one head or all, and
-/// differ by percents where it holds some, as in the tiny model (heads of 16, blocks of 32). So the product in the
-/// file's order is compared by itself, and the layer goes on with the reference's.
-fn product_in_order(
-    matrix: &Tensor,
-    rows: &[f32],
-    shape: &DeltaConfig,
-    place: &dyn Fn(usize) -> usize,
-) -> Vec<f32> {
-    let (columns, value) = (matrix.columns(), shape.value_dimension as usize);
-    let format = matrix.row_format();
-    let mut weights = vec![0.0; matrix.rows() * columns];
-    for (row, weights) in weights.chunks_exact_mut(columns).enumerate() {
-        dequantise_row(matrix.matrix(), row, weights);
-    }
-    let mut products = Vec::with_capacity(rows.len() / columns * matrix.rows());
-    for row in rows.chunks_exact(columns) {
-        let mut moved = vec![0.0; columns];
-        for (head, values) in row.chunks_exact(value).enumerate() {
-            moved[place(head) * value..][..value].copy_from_slice(values);
-        }
-        let mut bytes = vec![0; format.row_bytes(columns).expect("whole blocks")];
-        quantise_row(&moved, format, &mut bytes).expect("finite values");
-        read_row(format, &bytes, &mut moved);
-        let rounded: Vec<f32> =
-            (0..columns / value).flat_map(|head| moved[place(head) * value..][..value].to_vec()).collect();
-        products.extend(weights.chunks_exact(columns).map(|weights| {
-            let terms = weights.iter().zip(&rounded).map(|(a, b)| f64::from(*a) * f64::from(*b));
-            terms.sum::<f64>() as f32
-        }));
-    }
-    products
-}
-
-/// The cosine of the angle between two vectors.
-pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    assert_eq!(a.len(), b.len(), "vectors of one length");
-    let product =
-        |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-    product(a, b) / (product(a, a) * product(b, b)).sqrt()
-}
-
-/// |ours - reference| / |reference| for each row of `width` values.
-fn relative_errors(ours: &[f32], reference: &[f32], width: usize) -> Vec<f64> {
-    assert_eq!(ours.len(), reference.len(), "as many rows as the reference");
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
-    let rows = ours.chunks_exact(width).zip(reference.chunks_exact(width));
-    rows.map(|(ours, reference)| {
-        let differences = ours.iter().zip(reference).map(|(a, b)| f64::from(*a) - f64::from(*b));
-        norm(&mut differences.into_iter()) / norm(&mut reference.iter().map(|value| f64::from(*value)))
-    })
-    .collect()
-}
-
-fn largest(errors: &[f64]) -> f64 {
-    errors
-        .iter()
-        .copied()
-        .fold(0.0, |largest, error| if error > largest || error.is_nan() { error } else { largest })
-}
-
-/// The largest value's index (the lowest of equals) and how much larger it is than the next.
-fn best_and_margin(logits: &[f32]) -> (usize, f32) {
-    let mut best = 0;
-    let mut second = f32::NEG_INFINITY;
-    for (at, &logit) in logits.iter().enumerate().skip(1) {
-        if logit > logits[best] {
-            second = logits[best];
-            best = at;
-        } else {
-            second = second.max(logit);
-        }
-    }
-    (best, logits[best] - second)
-}
-
-fn integers(tensor: &TensorView<'_>) -> Result<Vec<i64>, String> {
-    if tensor.dtype() != Dtype::I64 {
-        return Err(format!("{:?} instead of I64", tensor.dtype()));
-    }
-    let (values, _) = tensor.data().as_chunks::<8>();
-    Ok(values.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
-}
-
-fn floats(tensor: &TensorView<'_>) -> Result<Vec<f32>, String> {
-    if tensor.dtype() != Dtype::F32 {
-        return Err(format!("{:?} instead of F32", tensor.dtype()));
-    }
-    let (values, _) = tensor.data().as_chunks::<4>();
-    Ok(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
