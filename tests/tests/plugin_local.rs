@@ -117,7 +117,8 @@ fn little_memory_changes_no_bit() {
     let few = RunnerOptions { held_bytes: Some(4 * one), ..options(2) };
     let few = Arc::new(ExpertRunner::new(&plugin, few).unwrap());
     let mut small = LocalExperts::new(model.clone(), few.clone());
-    let mut large = LocalExperts::new(model.clone(), Arc::new(ExpertRunner::new(&plugin, options(8)).unwrap()));
+    let mut large =
+        LocalExperts::new(model.clone(), Arc::new(ExpertRunner::new(&plugin, options(8)).unwrap()));
     for turn in 0..3 {
         for layer in 0..model.config().layers as u16 {
             let call = call(&model, LayerIndex(layer), 5, turn);
