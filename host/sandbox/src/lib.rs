@@ -5,8 +5,8 @@
 //! While it runs, memory, fuel, wall clock, stack and the size of its answer are bounded on every call, and what it
 //! returns is checked for length and for finite values ([`KernelInstance`]).
 //!
-//! It does not know models, networks or the arithmetic; and it is one wall, not the only one: a worker runs it in a
-//! child process, because engines have had escapes.
+//! It does not know models, networks or the arithmetic. It is one wall, and engines have had escapes; a child process with
+//! fewer rights around it is still to come (ARCHITECTURE.md, "What is absent").
 #![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
 
 mod compile;
