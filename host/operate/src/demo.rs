@@ -4,7 +4,10 @@
 //! command lines that people use. Keys, certificate, ledger and logs are made anew in a temporary folder.
 
 pub mod compare;
+mod fields;
+pub mod generation;
 pub mod network;
+mod programs;
 pub mod report;
 
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::network::Generation;
+use super::generation::Generation;
 
 /// The first logit whose bits differ.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -85,7 +85,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::network::Answer;
+    use super::super::generation::Answer;
     use super::*;
 
     fn generation(tokens: &[u64], logits: &[f32]) -> Generation {

@@ -14,6 +14,9 @@ use kvasir_wire::receipt::Receipt;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::fields::{number, text};
+use super::generation::Generation;
+use super::programs::Programs;
 use super::report::Steps;
 use crate::process::{Server, report};
 use crate::remote::PlacementChoice;
@@ -44,36 +47,6 @@ pub struct NetworkOptions {
     pub flip_bit: bool,
     /// Address of the edge.
     pub listen: Option<SocketAddr>,
-}
-
-/// One prompt's answer.
-#[derive(Debug, Clone, Default)]
-pub struct Answer {
-    /// The prompt.
-    pub prompt: String,
-    /// Its continuation.
-    pub text: String,
-    /// The generated tokens.
-    pub tokens: Vec<u64>,
-}
-
-/// What one `kvasir run` reported.
-#[derive(Debug, Clone, Default)]
-pub struct Generation {
-    /// In the order of the prompts.
-    pub answers: Vec<Answer>,
-    /// Logits of every generated position of every prompt, one after the other.
-    pub logits: Vec<f32>,
-    /// Logits of one position.
-    pub vocabulary: usize,
-    /// Of the decode.
-    pub tokens_per_second: f64,
-    /// Calls answered by workers.
-    pub remote_calls: u64,
-    /// Calls that were computed locally because a worker did not answer well or in time.
-    pub recomputed_calls: u64,
-    /// Waits for a remote answer per generated token.
-    pub round_trips_per_token: f64,
 }
 
 /// One wallet's credit.
@@ -461,59 +434,7 @@ impl Network {
         command.arg("--logits").arg(&logits);
         more(&mut command);
         command.arg("--").args(prompts);
-        generation(&report(&mut command)?, &logits)
-    }
-}
-
-/// The programs of this build.
-struct Programs {
-    folder: PathBuf,
-    home: PathBuf,
-}
-
-impl Programs {
-    /// The programs lie in the folder of the running one.
-    fn beside_this_one(home: &Path) -> Result<Programs> {
-        let this = std::env::current_exe().context("this program does not know where it lies")?;
-        let mut folder = this.parent().map(Path::to_path_buf).context("this program lies in no folder")?;
-        if folder.ends_with("deps") {
-            folder.pop();
-        }
-        for name in ["kvasir", "kvasir-gateway", "kvasir-ledger"] {
-            if !folder.join(name).exists() {
-                bail!(
-                    "{name} is missing in {}: build it with cargo build --workspace --bins",
-                    folder.display()
-                );
-            }
-        }
-        Ok(Programs { folder, home: home.to_path_buf() })
-    }
-
-    fn kvasir(&self) -> Command {
-        let mut command = self.program("kvasir");
-        command.arg("--home").arg(&self.home);
-        command
-    }
-
-    fn gateway(&self) -> Command {
-        self.program("kvasir-gateway")
-    }
-
-    fn ledger(&self) -> Command {
-        self.program("kvasir-ledger")
-    }
-
-    /// A program that reports as JSON and sees none of the caller's own settings.
-    fn program(&self, name: &str) -> Command {
-        let mut command = Command::new(self.folder.join(name));
-        for (variable, _) in std::env::vars_os() {
-            if variable.to_str().is_some_and(|name| name.starts_with("KVASIR_") && name != "KVASIR_LOG") {
-                command.env_remove(&variable);
-            }
-        }
-        command.arg("--json");
-        command
+        Generation::read(&report(&mut command)?, &logits)
     }
 }
 
@@ -523,44 +444,4 @@ fn key(folder: &Path, name: &str) -> PathBuf {
 
 fn public(folder: &Path, name: &str) -> Result<String> {
     Ok(key_file::load(&key(folder, name))?.public().to_string())
-}
-
-fn number(value: &Value, name: &str) -> Result<u64> {
-    value.get(name).and_then(Value::as_u64).ok_or_else(|| anyhow!("no number {name:?} in {value}"))
-}
-
-fn text(value: &Value, name: &str) -> Result<String> {
-    value
-        .get(name)
-        .and_then(Value::as_str)
-        .map(str::to_owned)
-        .ok_or_else(|| anyhow!("no text {name:?} in {value}"))
-}
-
-fn generation(value: &Value, logits: &Path) -> Result<Generation> {
-    let answers =
-        value.get("answers").and_then(Value::as_array).ok_or_else(|| anyhow!("no answers in {value}"))?;
-    let answers = answers
-        .iter()
-        .map(|answer| {
-            let tokens = answer
-                .get("tokens")
-                .and_then(Value::as_array)
-                .map(|tokens| tokens.iter().filter_map(Value::as_u64).collect())
-                .unwrap_or_default();
-            Ok(Answer { prompt: text(answer, "prompt")?, text: text(answer, "text")?, tokens })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    let bytes = fs::read(logits).with_context(|| format!("cannot read {}", logits.display()))?;
-    let remote = value.get("remote").unwrap_or(&Value::Null);
-    let count = |name: &str| remote.get(name).and_then(Value::as_u64).unwrap_or(0);
-    Ok(Generation {
-        answers,
-        logits: bytes.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect(),
-        vocabulary: usize::try_from(number(value, "vocabulary")?).context("a vocabulary beyond memory")?,
-        tokens_per_second: value.get("tokens_per_second").and_then(Value::as_f64).unwrap_or(0.0),
-        remote_calls: count("calls"),
-        recomputed_calls: count("recomputed"),
-        round_trips_per_token: remote.get("round_trips_per_token").and_then(Value::as_f64).unwrap_or(0.0),
-    })
 }

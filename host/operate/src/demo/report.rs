@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::DemoOptions;
 use super::compare::Comparison;
-use super::network::{Account, Generation};
+use super::generation::Generation;
+use super::network::Account;
 
 /// Nanoseconds in a KVR, and bytes in a unit: display only.
 const NANOKVR_IN_KVR: f64 = 1e9;
