@@ -1,4 +1,5 @@
 //! What the store takes and what it refuses: receipts, the notes they rest on, and their limits.
+#![cfg(feature = "server")]
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 mod network;

@@ -1,4 +1,5 @@
 //! The program `kvasir-ledger` as an operator uses it.
+#![cfg(feature = "server")]
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 mod network;

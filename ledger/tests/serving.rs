@@ -1,4 +1,5 @@
 //! The HTTP API through its client: answers, refusals, and two pollers at once.
+#![cfg(feature = "server")]
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 mod network;

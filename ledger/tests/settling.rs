@@ -1,4 +1,5 @@
 //! Credit: each byte once, from a funded account, pending and then posted.
+#![cfg(feature = "server")]
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 mod network;

@@ -1,4 +1,5 @@
 //! Killed processes, full disks, wrong paths: what was acknowledged is there, what was not can be sent again.
+#![cfg(feature = "server")]
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 mod network;

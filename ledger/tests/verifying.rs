@@ -1,4 +1,5 @@
 //! `verify` finds every change of the file and names the first bad index.
+#![cfg(feature = "server")]
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 mod network;

@@ -1,6 +1,7 @@
 //! `init` and `serve`: on the ledger's own machine.
 
 use std::fs;
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -99,7 +100,11 @@ impl Serve {
         let settings = self.config.settings()?;
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
         // A second subscriber in one process (tests) is not worth failing for.
-        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal())
+            .try_init();
         for (keys, name, lost) in [
             (&settings.keys.hubs, "hubs", "every receipt will be refused"),
             (&settings.keys.treasury, "treasury", "no price and no funding can be accepted"),
