@@ -255,10 +255,23 @@ pub fn main() -> ExitCode {
     match run(line) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", sentence(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error with its causes, each said once: many of ours name their cause already.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn run(line: CommandLine) -> anyhow::Result<()> {
@@ -289,6 +302,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow::Error::new(std::io::Error::other("disk full"))
+            .context("writing x: disk full")
+            .context("cannot save");
+        assert_eq!(sentence(&error), "cannot save: writing x: disk full");
     }
 
     #[test]

@@ -72,11 +72,12 @@ impl Ledger for Client {
     }
 }
 
+/// Only a ledger's own no is final. Silence, trouble, or an answer that is not a ledger's may pass: a proxy in the way or a
+/// wrong address must not make receipts look refused.
 fn ledger_error(error: ClientError) -> LedgerError {
-    if error.is_passing() {
-        LedgerError::Passing(error.to_string())
-    } else {
-        LedgerError::Refused(error.to_string())
+    match &error {
+        ClientError::Refused { .. } if !error.is_passing() => LedgerError::Refused(error.to_string()),
+        _ => LedgerError::Passing(error.to_string()),
     }
 }
 

@@ -1,0 +1,152 @@
+//! The binary as a person or a script uses it.
+
+#![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use kvasir_wire::{
+    key::SecretKey,
+    ticket::{Role, Ticket},
+};
+
+fn gateway(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir-gateway"));
+    command.current_dir(folder).args(arguments);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("KVASIR_GATEWAY_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    gateway(folder, arguments).output().unwrap()
+}
+
+fn secret(folder: &Path, name: &str, seed: u8) -> SecretKey {
+    let key = SecretKey::from_seed([seed; 32]);
+    kvasir_gateway::secret_file::write(&folder.join(name), key.to_text().as_bytes(), false).unwrap();
+    key
+}
+
+#[test]
+fn a_ticket_is_made_from_files_and_flags_and_reads_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    assert!(run(folder, &["edge-key", "edge.key"]).status.success());
+    assert!(!run(folder, &["edge-key", "edge.key"]).status.success(), "a key is not replaced by chance");
+    let hub = secret(folder, "hub.key", 1);
+    let holder = SecretKey::from_seed([2; 32]).public();
+    let (holder_text, wallet, plugin) = (holder.to_string(), "ab".repeat(32), "cd".repeat(32));
+    let order = [
+        "--json",
+        "ticket",
+        "--role",
+        "worker",
+        "--network",
+        "atlas",
+        "--holder",
+        &holder_text,
+        "--wallet",
+        &wallet,
+        "--plugin",
+        &plugin,
+        "--hub-key",
+        "hub.key",
+        "--edge-key",
+        "edge.key",
+    ];
+    let output = run(folder, &order);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let ticket = Ticket::from_text(report["ticket"].as_str().unwrap()).unwrap();
+    ticket.check_as_holder(&holder, Role::Worker, ticket.claims().issued).unwrap();
+    assert_eq!(ticket.claims().hub, hub.public());
+
+    // A ticket that allows nothing, or a worker's without a wallet, is of no use and is not made.
+    let without = |name: &str| {
+        let at = order.iter().position(|argument| *argument == name).unwrap();
+        let mut rest = order.to_vec();
+        rest.drain(at..at + 2);
+        run(folder, &rest)
+    };
+    assert!(!without("--plugin").status.success());
+    assert!(String::from_utf8_lossy(&without("--wallet").stderr).contains("wallet"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_secret_that_others_may_read_is_refused_with_the_remedy() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    assert!(run(folder, &["edge-key", "edge.key"]).status.success());
+    secret(folder, "hub.key", 1);
+    std::fs::set_permissions(folder.join("hub.key"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    let output = run(
+        folder,
+        &[
+            "hub",
+            "--listen",
+            "127.0.0.1:0",
+            "--network",
+            "atlas",
+            "--ledger",
+            "http://127.0.0.1:1",
+            "--hub-key",
+            "hub.key",
+            "--edge-key",
+            "edge.key",
+        ],
+    );
+    assert!(!output.status.success());
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("chmod 600 hub.key"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_hub_reads_its_file_says_where_it_listens_and_ends_on_sigterm() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    assert!(run(folder, &["edge-key", "edge.key"]).status.success());
+    secret(folder, "hub.key", 1);
+    let file = "[hub]\nlisten = \"127.0.0.1:0\"\nnetwork = \"from-the-file\"\nhub_key = \"hub.key\"\nedge_key = \"edge.key\"\n";
+    std::fs::write(folder.join("gateway.toml"), file).unwrap();
+    // The ledger is missing in the file: the error names all three places.
+    let output = run(folder, &["hub"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        error.contains("--ledger") && error.contains("KVASIR_GATEWAY_LEDGER") && error.contains("hub.ledger"),
+        "{error}"
+    );
+
+    let mut hub = gateway(folder, &["--json", "hub"])
+        .env("KVASIR_GATEWAY_LEDGER", "http://127.0.0.1:1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(hub.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let address: std::net::SocketAddr = report["listening"].as_str().unwrap().parse().unwrap();
+    assert_ne!(address.port(), 0);
+
+    // Its port is taken now.
+    let second =
+        gateway(folder, &["hub", "--listen", &address.to_string(), "--ledger", "http://127.0.0.1:1"]);
+    let output = { second }.output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("in use"));
+
+    let killed = Command::new("kill").args(["-TERM", &hub.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert!(hub.wait().unwrap().success());
+    let mut log = String::new();
+    hub.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("from-the-file"), "{log}");
+}
