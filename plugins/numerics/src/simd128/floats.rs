@@ -2,7 +2,7 @@
 
 use core::arch::wasm32::*;
 
-use super::lanes::{Sixteen, load_sixteen, widen_f16};
+use super::lanes::{Sixteen, load_sixteen, widen_f16_weights};
 use crate::float_walk::FloatFormat;
 
 pub(super) struct F32;
@@ -26,7 +26,7 @@ impl FloatFormat for F16 {
     unsafe fn widen(bytes: *const u8) -> Sixteen {
         // SAFETY: the caller's promise.
         let [a, b, c, d] = unsafe { halves(bytes) };
-        [widen_f16(a), widen_f16(b), widen_f16(c), widen_f16(d)]
+        [widen_f16_weights(a), widen_f16_weights(b), widen_f16_weights(c), widen_f16_weights(d)]
     }
 }
 
