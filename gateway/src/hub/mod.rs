@@ -4,12 +4,14 @@
 //! bytes by frame headers and has receipts over them signed and filed. It never looks into a payload of a pair.
 
 pub mod books;
+mod clerk;
 mod control;
 pub mod door;
 pub mod filing;
 mod pairing;
 mod registry;
 mod session;
+mod status;
 
 use std::{
     io,
@@ -34,8 +36,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-pub use registry::{BackboneReport, RefusalReport, SessionReport, Status, WaitingReport};
 pub use session::SessionClosed;
+pub use status::{BackboneReport, RefusalReport, SessionReport, Status, WaitingReport};
 
 use crate::{
     edge::{Admission, AdmissionLimits, Gate},

@@ -1,0 +1,317 @@
+//! The clerk of a session: cuts receipts, gathers signatures, has notes filed and acknowledged, and finishes the session.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use kvasir_link::{HubSender, LinkError, unix_now};
+use kvasir_wire::{
+    assemble::Payload,
+    frame::Kind,
+    id::SessionId,
+    message::{Drain, DrainReason, Report},
+    note::Note,
+    receipt::{CUT_BYTES, CUT_SECONDS, Receipt},
+    refusal::{Refusal, RefusalCode},
+    ticket::Role,
+};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{Instant, MissedTickBehavior, interval, timeout},
+};
+
+use super::{
+    Hub,
+    books::Books,
+    filing::FilingError,
+    pairing::{refusal_in, restarting, unexpected},
+    session::{Ended, Event, at, lock},
+};
+use crate::stop::Stop;
+
+/// How long an end may take to sign a receipt.
+const SIGN_TIME: Duration = Duration::from_secs(20);
+/// How long an acknowledgement waits for the ledger. After it the note, which is on the hub's disk, is acknowledged all the
+/// same, so that a ledger's pause stops no session; it is filed when the ledger is back.
+const LEDGER_TIME: Duration = Duration::from_secs(5);
+/// How long calls may still be answered once a session drains.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// How long calls may be on the way of which the hub has not heard when it tells a backbone to make no more.
+const QUIET_TIME: Duration = Duration::from_millis(500);
+/// How often the clerk looks at the clock.
+const TICK: Duration = Duration::from_millis(500);
+
+/// A session that is finishing.
+#[derive(Clone, Copy)]
+struct Draining {
+    since: Instant,
+    /// Why, in a word.
+    word: &'static str,
+    /// How long calls that are on the way may still arrive.
+    quiet: Duration,
+}
+
+/// Talks with both ends about receipts and about the end.
+pub(super) struct Clerk<'session> {
+    hub: &'session Arc<Hub>,
+    session: SessionId,
+    books: &'session Mutex<Books>,
+    to_worker: &'session HubSender,
+    to_backbone: &'session HubSender,
+    due: &'session Notify,
+    events: mpsc::Sender<Event>,
+    last_cut: Instant,
+    /// Since when an end owes a signature.
+    asked: Option<Instant>,
+    /// Since when the session drains, and in a word why.
+    draining: Option<Draining>,
+    /// Payload bytes after which the ticket says that the session is to be drained; 0: no bound.
+    limit: u64,
+    /// The note that is on its way to the ledger.
+    note: Option<Note>,
+}
+
+impl<'session> Clerk<'session> {
+    /// A clerk for a session that begins. `ends` are the links to worker and backbone; `limit` is the ticket's bound on
+    /// payload bytes, 0 for none.
+    pub(super) fn new(
+        hub: &'session Arc<Hub>,
+        session: SessionId,
+        books: &'session Mutex<Books>,
+        ends: (&'session HubSender, &'session HubSender),
+        due: &'session Notify,
+        events: mpsc::Sender<Event>,
+        limit: u64,
+    ) -> Self {
+        Clerk {
+            hub,
+            session,
+            books,
+            to_worker: ends.0,
+            to_backbone: ends.1,
+            due,
+            events,
+            last_cut: Instant::now(),
+            asked: None,
+            draining: None,
+            limit,
+            note: None,
+        }
+    }
+
+    pub(super) async fn work(&mut self, mut inbox: mpsc::Receiver<Event>, mut stop: Stop) -> Ended {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stopping = false;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.stopped(), if !stopping => {
+                    stopping = true;
+                    self.drain(restarting(), "the hub stops");
+                }
+                Some(event) = inbox.recv() => {
+                    let taken = match event {
+                        Event::From(side, payload) => self.take(side, payload).await,
+                        Event::Kept => { self.acknowledge(); Ok(()) }
+                        Event::Filed(Ok(())) => { self.acknowledge(); Ok(()) }
+                        Event::Filed(Err(error)) => Err(self.not_filed(&error)),
+                        Event::Over(ended) => Err(ended),
+                    };
+                    if let Err(ended) = taken {
+                        return ended;
+                    }
+                }
+                () = self.due.notified() => {}
+                _ = tick.tick() => {}
+            }
+            if let Some(ended) = self.look() {
+                return ended;
+            }
+        }
+    }
+
+    /// Takes what an end says to the hub.
+    async fn take(&mut self, side: Role, payload: Payload) -> Result<(), Ended> {
+        match (payload.kind, side) {
+            (Kind::Countersign, Role::Backbone) => {
+                let proposal = lock(self.books).backbone_signed(&payload.bytes).map_err(disputed)?;
+                self.asked = Some(Instant::now());
+                self.to_worker.send(Kind::Receipt, proposal).map_err(at(Role::Worker))
+            }
+            (Kind::Countersign, Role::Worker) => {
+                let note = lock(self.books).worker_signed(&payload.bytes).map_err(disputed)?;
+                self.asked = None;
+                self.file(note).await
+            }
+            (Kind::Grant, Role::Backbone) => {
+                let note = lock(self.books).granted(&payload.bytes).map_err(disputed)?;
+                self.file_grant(note).await
+            }
+            // Whoever asks, the session is drained; the worker's wish is told the backbone, which makes the calls.
+            (Kind::Drain, Role::Backbone) => {
+                // It asks once it owes nothing and is owed nothing.
+                self.begin_draining("the backbone finished", Duration::ZERO);
+                Ok(())
+            }
+            (Kind::Drain, Role::Worker) => {
+                let drain = Drain { reason: DrainReason::Finished, reconnect_in_ms: 0, try_for_ms: 0 };
+                let _ = self.to_backbone.send(Kind::Drain, drain.encode());
+                self.begin_draining("the worker finished", QUIET_TIME);
+                Ok(())
+            }
+            (Kind::Refuse, side) => {
+                Err(Ended::Refused { by: Some(side), refusal: refusal_in(&payload.bytes) })
+            }
+            (Kind::Report, side) => self.report(side, &payload.bytes),
+            (kind, side) => {
+                let refusal = unexpected(kind.name());
+                Err(Ended::Link { side, error: LinkError::RefusedPeer(refusal) })
+            }
+        }
+    }
+
+    /// Keeps the grant on the disk in front of the session's receipts. A ledger that refuses it ends the session: it would
+    /// refuse every receipt.
+    async fn file_grant(&mut self, note: Note) -> Result<(), Ended> {
+        let answer =
+            self.hub.filing.file_grant(self.session, &note).await.map_err(|error| self.not_filed(&error))?;
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            if let Ok(Err(error)) = answer.await
+                && error != FilingError::Stopped
+            {
+                let _ = events.send(Event::Filed(Err(error))).await;
+            }
+        });
+        Ok(())
+    }
+
+    /// Keeps the note on the disk, and waits for the ledger in the background.
+    async fn file(&mut self, note: Note) -> Result<(), Ended> {
+        let seq = Receipt::parse(note.text()).map_or(0, |receipt| receipt.seq);
+        let answer =
+            self.hub.filing.file(self.session, seq, &note).await.map_err(|error| self.not_filed(&error))?;
+        self.note = Some(note);
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let mut answer = answer;
+            if let Ok(outcome) = timeout(LEDGER_TIME, &mut answer).await {
+                let outcome = outcome.unwrap_or(Err(FilingError::Stopped));
+                // A hub that stops has the note on its disk: that is as good as later.
+                let event =
+                    if outcome == Err(FilingError::Stopped) { Event::Kept } else { Event::Filed(outcome) };
+                let _ = events.send(event).await;
+                return;
+            }
+            // The session may end meanwhile; then nobody hears the rest, and the filer's log says it.
+            if events.send(Event::Kept).await.is_ok()
+                && let Ok(Err(error)) = answer.await
+                && error != FilingError::Stopped
+            {
+                let _ = events.send(Event::Filed(Err(error))).await;
+            }
+        });
+        Ok(())
+    }
+
+    /// Gives both ends the complete note.
+    fn acknowledge(&mut self) {
+        let Some(note) = self.note.take() else { return };
+        let complete = lock(self.books).filed(&note);
+        // An end whose link is gone is found out by its pump.
+        let _ = self.to_worker.send(Kind::Receipt, complete.clone());
+        let _ = self.to_backbone.send(Kind::Receipt, complete);
+    }
+
+    /// Looks at clock and books: is a receipt due, is the session over?
+    fn look(&mut self) -> Option<Ended> {
+        if let Some(since) = self.asked
+            && since.elapsed() >= SIGN_TIME
+        {
+            let sentence = format!("a receipt was not signed within {} s", SIGN_TIME.as_secs());
+            return Some(disputed(Refusal::new(RefusalCode::TimedOut, sentence, "connect again")));
+        }
+        let mut books = lock(self.books);
+        let totals = books.totals();
+        let over_limit = self.limit > 0 && totals.up.saturating_add(totals.down) >= self.limit;
+        if over_limit && self.draining.is_none() {
+            drop(books);
+            self.drain(
+                Drain { reason: DrainReason::LimitReached, reconnect_in_ms: 0, try_for_ms: 0 },
+                "the ticket's limit of bytes was reached",
+            );
+            books = lock(self.books);
+        }
+        let drained = self.draining.is_some_and(|draining| {
+            let since = draining.since.elapsed();
+            (books.open_calls() == 0 && since >= draining.quiet) || since >= DRAIN_TIME
+        });
+        let due = books.uncut_bytes() >= CUT_BYTES
+            || (books.has_uncut() && self.last_cut.elapsed() >= Duration::from_secs(CUT_SECONDS));
+        if due || drained {
+            let cut = books.cut(unix_now(), drained);
+            let nothing_left = cut.is_none() && !books.is_cutting();
+            drop(books);
+            if let Some(cut) = cut {
+                self.last_cut = Instant::now();
+                self.asked = Some(self.last_cut);
+                return self.to_backbone.send(Kind::Receipt, cut).err().map(at(Role::Backbone));
+            }
+            if drained && nothing_left {
+                return Some(Ended::Finished(self.draining.map_or("drained", |draining| draining.word)));
+            }
+        }
+        None
+    }
+
+    /// Tells both ends to finish, and begins to.
+    fn drain(&mut self, drain: Drain, word: &'static str) {
+        let _ = self.to_backbone.send(Kind::Drain, drain.encode());
+        let _ = self.to_worker.send(Kind::Drain, drain.encode());
+        self.begin_draining(word, QUIET_TIME);
+    }
+
+    fn begin_draining(&mut self, word: &'static str, quiet: Duration) {
+        self.draining.get_or_insert(Draining { since: Instant::now(), word, quiet });
+    }
+
+    fn report(&self, side: Role, payload: &[u8]) -> Result<(), Ended> {
+        let report = Report::decode(payload).map_err(|error| Ended::Link {
+            side,
+            error: LinkError::BadPayload { kind: Kind::Report, error },
+        })?;
+        tracing::warn!(
+            session = %self.session.short(),
+            by = %side,
+            call = report.call,
+            code = report.code.name(),
+            evidence_bytes = report.evidence.len(),
+            "report: {}",
+            report.sentence
+        );
+        self.hub.note_report(self.session, side, &report);
+        Ok(())
+    }
+
+    fn not_filed(&self, error: &FilingError) -> Ended {
+        tracing::error!(session = %self.session.short(), "{error}");
+        let (code, remedy) = match error {
+            FilingError::Refused(_) => (
+                RefusalCode::ReceiptDisputed,
+                "see what the ledger says; a backbone needs a grant that covers the session and a funded account",
+            ),
+            _ => (
+                RefusalCode::Internal,
+                "connect again; the operator of the hub finds this sentence in its log",
+            ),
+        };
+        Ended::Refused { by: None, refusal: Refusal::new(code, error.to_string(), remedy).retry_after(60) }
+    }
+}
+
+fn disputed(refusal: Refusal) -> Ended {
+    // The link itself is meant: both end with it.
+    Ended::Refused { by: None, refusal: Refusal { session: None, ..refusal } }
+}

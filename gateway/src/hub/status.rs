@@ -1,0 +1,66 @@
+//! The status report of a hub, `GET /v1/status`, as JSON.
+
+use serde::Serialize;
+
+/// The status report, `GET /v1/status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Backbones with a control link.
+    pub backbones: Vec<BackboneReport>,
+    /// Workers that wait for a backbone.
+    pub waiting: Vec<WaitingReport>,
+    /// Sessions.
+    pub sessions: Vec<SessionReport>,
+    /// Sessions that ended since the start.
+    pub closed_sessions: u64,
+    /// Receipts that the ledger does not have yet.
+    pub receipts_in_spool: usize,
+    /// Leaf hash of the price note in use; absent while the ledger has named none.
+    pub price: Option<String>,
+    /// The latest refusals, the newest first.
+    pub refusals: Vec<RefusalReport>,
+}
+
+/// A backbone in the status report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BackboneReport {
+    /// Its key.
+    pub key: String,
+    /// Digest of its model.
+    pub model: String,
+    /// Its sessions.
+    pub sessions: usize,
+}
+
+/// A waiting worker in the status report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WaitingReport {
+    /// Its key.
+    pub key: String,
+    /// What it waits for.
+    pub why: String,
+}
+
+/// A session in the status report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SessionReport {
+    /// Its number.
+    pub session: String,
+    /// The worker's key.
+    pub worker: String,
+    /// The backbone's key.
+    pub backbone: String,
+}
+
+/// A refusal in the status report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RefusalReport {
+    /// Unix seconds.
+    pub at: u64,
+    /// Whom: an address or a key.
+    pub whom: String,
+    /// The word for programs.
+    pub code: String,
+    /// Why.
+    pub message: String,
+}
