@@ -50,6 +50,25 @@ fn a_layer_shared_between_this_machine_and_a_worker_gives_the_same_bits() {
 }
 
 #[test]
+fn a_prompt_cut_into_many_messages_gives_the_same_bits() {
+    let host = Host::new(tiny());
+    let layers = all_layers(&host.model);
+    let local = host.say(host.local().as_mut(), 2);
+    for (placement, workers) in [(Placement::WholeLayers, 1), (Placement::Experts, 2)] {
+        let scene = Scene::new();
+        let _workers: Vec<_> = (0..workers).map(|seed| scene.worker(30 + seed as u8)).collect();
+        let mut options = scene.swarm_options(workers, placement, &layers);
+        // Two rows of answer in a message; the prompt has six rows and two picks for each.
+        options.result_bytes = 2 * 4 * host.model.config().hidden as usize;
+        let swarm = join(&host, options);
+        assert_eq!(host.say(&mut swarm.experts(host.local()), 2), local, "{placement:?}");
+        let statistics = swarm.finish();
+        assert!(statistics.remote_calls > 3 * statistics.round_trips / 2, "{statistics:#?}");
+        assert_eq!(statistics.failovers, 0);
+    }
+}
+
+#[test]
 fn the_demo_model_gives_the_same_bits_on_two_workers() {
     let host = Host::new(atlas());
     let local = host.say(host.local().as_mut(), TOKENS);

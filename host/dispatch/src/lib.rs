@@ -25,7 +25,7 @@ mod statistics;
 mod swarm;
 
 pub use latency::{Deadlines, Percentiles};
-pub use options::{GrantTerms, SwarmError, SwarmOptions};
+pub use options::{DEFAULT_RESULT_BYTES, GrantTerms, SwarmError, SwarmOptions};
 pub use placement::{ExpertAddress, Placement};
 pub use remote::RemoteExperts;
 pub use statistics::{Statistics, WorkerStatistics};

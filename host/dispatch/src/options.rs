@@ -15,6 +15,10 @@ use thiserror::Error;
 use crate::latency::Deadlines;
 use crate::placement::Placement;
 
+/// Default of [`SwarmOptions::result_bytes`]: far below the protocol's 64 MiB, so that a long prefill is not one message;
+/// far above a decoded token's rows, which always go in one.
+pub const DEFAULT_RESULT_BYTES: usize = 4 << 20;
+
 /// How a backbone takes part in a swarm.
 #[derive(Debug, Clone)]
 pub struct SwarmOptions {
@@ -38,6 +42,8 @@ pub struct SwarmOptions {
     pub workers: NonZeroUsize,
     /// Bounds of a call's deadline.
     pub deadlines: Deadlines,
+    /// Most bytes of result that one message asks for; larger calls are cut into several, which overlap on the way.
+    pub result_bytes: usize,
     /// What each session may be billed.
     pub grant: GrantTerms,
     /// How long the first connection to the hub, each later one, and a pairing may take.
@@ -60,6 +66,7 @@ impl SwarmOptions {
             remote_experts: None,
             workers: NonZeroUsize::MIN,
             deadlines: Deadlines::default(),
+            result_bytes: DEFAULT_RESULT_BYTES,
             grant: GrantTerms::default(),
             connect_timeout: Duration::from_secs(10),
             finish_timeout: Duration::from_secs(15),

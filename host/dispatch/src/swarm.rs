@@ -23,9 +23,9 @@ pub struct Swarm {
     runtime: Option<Runtime>,
 }
 
-/// Bytes of result that one message asks for at most. Far below the protocol's limit, so that a long prefill is cut
-/// into pieces that overlap on the way.
-const RESULT_BYTES_A_CALL: usize = 4 << 20;
+/// Most bytes of result that one message may ask for whatever the options say: a payload with its head must stay within
+/// the protocol's limit.
+const MOST_RESULT_BYTES: usize = kvasir_wire::limits::MAX_PAYLOAD_BYTES / 2;
 
 /// Threads of the swarm's runtime: they move bytes and check signatures, nothing more.
 const RUNTIME_THREADS: usize = 2;
@@ -241,7 +241,8 @@ impl Shared {
 
     /// Most rows of answer in one message.
     pub(crate) fn most_rows(&self) -> usize {
-        (RESULT_BYTES_A_CALL / (self.hidden * 4)).max(1)
+        let rows = self.options.result_bytes.min(MOST_RESULT_BYTES) / (self.hidden * 4);
+        rows.clamp(1, kvasir_wire::limits::MAX_CALL_ROWS as usize)
     }
 
     /// For each slot its session, if that may be asked now.
