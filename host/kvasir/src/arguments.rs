@@ -57,7 +57,7 @@ Examples:
     /// Lend this machine: hold experts and compute them for a backbone, over one outbound connection.
     #[command(after_help = "\
 Example:
-  kvasir worker --gateway wss://gateway.example/v1/worker --ticket worker.ticket --key worker.key")]
+  kvasir worker --gateway wss://gateway.example --ticket worker.ticket --key worker.key")]
     Worker(WorkerArguments),
     /// Show the whole path on loopback: one prompt answered by local and by remote experts, compared bit for bit.
     #[command(after_help = "\
@@ -151,6 +151,9 @@ pub struct ComputeArguments {
     /// Threads that compute [default: one a core].
     #[arg(short, long, env = "KVASIR_THREADS", value_name = "N")]
     pub threads: Option<usize>,
+    /// Most memory for experts in the sandbox, in MiB [default: half of what is free].
+    #[arg(long, env = "KVASIR_MEMORY", value_name = "MIB")]
+    pub memory: Option<u64>,
 }
 
 #[derive(Args)]
@@ -176,7 +179,7 @@ pub struct RunArguments {
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Prompt tokens computed at once.
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 512)]
     pub prefill_chunk: usize,
     /// Treat the prompt as the user's message and apply the model's chat template.
     #[arg(long)]
@@ -241,12 +244,15 @@ pub struct WorkerArguments {
     /// Threads that compute [default: one a core].
     #[arg(short, long, env = "KVASIR_THREADS", value_name = "N")]
     pub threads: Option<usize>,
-    /// Most memory for experts, in MiB.
-    #[arg(long, default_value_t = 4096, value_name = "MIB")]
-    pub memory: u64,
-    /// Folder to keep signed receipts in.
+    /// Most memory for experts, in MiB [default: half of what is free].
+    #[arg(long, env = "KVASIR_MEMORY", value_name = "MIB")]
+    pub memory: Option<u64>,
+    /// Folder to keep signed receipts in [default: receipts in the data folder].
     #[arg(long, value_name = "FOLDER")]
     pub receipts: Option<PathBuf>,
+    /// Danger: send the ticket unencrypted to a ws:// gateway on another machine.
+    #[arg(long, hide_short_help = true)]
+    pub danger_plain_text: bool,
     /// Danger, for demonstrations: flip one bit of this result (counted from 1).
     #[arg(long, value_name = "RESULT", hide_short_help = true)]
     pub danger_flip_bit_of_result: Option<u64>,
@@ -278,7 +284,7 @@ pub struct DemoArguments {
     /// Negative control: one worker flips one bit of one result; exit 0 where the difference is noticed.
     #[arg(long)]
     pub flip_bit: bool,
-    /// Port of the public edge [default: a free one].
+    /// Address of the public edge [default: a free port on loopback].
     #[arg(long)]
     pub listen: Option<SocketAddr>,
     /// Keep keys, ledger and logs in this folder instead of a temporary one.
@@ -314,6 +320,7 @@ impl From<&ComputeArguments> for operate::local::ComputeOptions {
             plugin: arguments.plugin.clone(),
             trust: arguments.trust.clone(),
             threads: arguments.threads,
+            memory_mebibytes: arguments.memory,
         }
     }
 }
@@ -372,6 +379,7 @@ impl From<&WorkerArguments> for operate::serve_worker::WorkerSettings {
             threads: arguments.threads,
             memory_mebibytes: arguments.memory,
             receipts: arguments.receipts.clone(),
+            plain_text: arguments.danger_plain_text,
             flip_bit_of_result: arguments.danger_flip_bit_of_result,
         }
     }

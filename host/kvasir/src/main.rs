@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     match run(&line) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("kvasir: {error:#}");
+            eprintln!("kvasir: {}", operate::logging::sentence(&error));
             ExitCode::FAILURE
         }
     }

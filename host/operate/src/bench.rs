@@ -8,6 +8,7 @@ use kvasir_model::TokenId;
 use serde_json::{Value, json};
 
 use crate::local::{ComputeOptions, Local};
+use crate::progress::Spinner;
 use crate::settings::Settings;
 
 /// What `kvasir bench` may be told.
@@ -37,13 +38,16 @@ pub fn command(settings: &Settings, options: &BenchOptions, json: bool) -> Resul
     }
     let mut prefill = Vec::new();
     let mut decode = Vec::new();
+    let spinner = Spinner::new("measuring");
     for run in 0..=options.runs {
+        spinner.say(format!("run {run} of {}", options.runs));
         let figures = (prefill_rate(&local, options.prompt_tokens)?, decode_rate(&local, options.tokens)?);
         if run > 0 {
             prefill.push(figures.0);
             decode.push(figures.1);
         }
     }
+    drop(spinner);
     let measured =
         [("prefill", &mut prefill), ("decode", &mut decode)].map(|(name, rates)| summary(name, rates));
     if json {

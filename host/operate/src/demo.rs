@@ -70,7 +70,7 @@ pub fn command(options: &DemoOptions, json: bool) -> Result<ExitCode> {
     };
     let steps = report::Steps::new(json);
 
-    let mut network = Network::start(
+    let network = Network::start(
         &NetworkOptions {
             folder: folder.clone(),
             model,
@@ -86,7 +86,7 @@ pub fn command(options: &DemoOptions, json: bool) -> Result<ExitCode> {
     steps.step("generating with remote experts");
     let remote = network.run_remote(&prompts, options.tokens, &options.remote_layers, options.placement)?;
     steps.step("waiting for receipts and credit");
-    let account = network.settled()?;
+    let account = network.settled(&remote)?;
     steps.finish();
 
     let comparison = Comparison::of(&local, &remote)?;

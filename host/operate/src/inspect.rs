@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use kvasir_model::{ExpertIndex, LayerIndex, Model};
 use serde_json::json;
 
+use crate::progress::Spinner;
 use crate::settings::Settings;
 
 /// Print shape, formats and digests of the model at `path`.
@@ -16,7 +17,9 @@ use crate::settings::Settings;
 pub fn command(settings: &Settings, path: Option<&Path>, json: bool) -> Result<()> {
     let path = settings.model(path)?;
     let model = Model::open(&path).with_context(|| format!("cannot use the model {}", path.display()))?;
+    let spinner = Spinner::new(format!("digesting {}", path.display()));
     let digests = model.digests().with_context(|| format!("cannot digest the model {}", path.display()))?;
+    drop(spinner);
     let config = model.config();
     let mut formats: BTreeMap<String, u64> = BTreeMap::new();
     let mut expert_bytes = 0u64;

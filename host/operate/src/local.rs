@@ -11,6 +11,8 @@ use kvasir_experts::{ExpertRunner, LocalExperts, RunnerOptions, VerifiedPlugin};
 use kvasir_model::Model;
 use kvasir_plugin::TrustStore;
 
+use crate::memory::expert_bytes;
+use crate::progress::Spinner;
 use crate::settings::Settings;
 use crate::setup;
 
@@ -30,6 +32,8 @@ pub struct ComputeOptions {
     pub trust: Option<PathBuf>,
     /// Threads that compute; none means one a core.
     pub threads: Option<usize>,
+    /// Most memory for experts in the sandbox, in MiB; none means half of what is free.
+    pub memory_mebibytes: Option<u64>,
 }
 
 /// A model that answers on this machine.
@@ -52,10 +56,18 @@ impl Local {
     pub fn open(settings: &Settings, options: &ComputeOptions) -> Result<Local> {
         let threads = threads(settings, options.threads)?;
         let path = settings.model(options.model.as_deref())?;
+        let spinner = Spinner::new(format!("opening {}", path.display()));
         let model =
             Arc::new(Model::open(&path).with_context(|| format!("cannot use the model {}", path.display()))?);
+        spinner.say("checking and compiling the kernel");
         let plugin = verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
-        let runner = Arc::new(ExpertRunner::new(&plugin, RunnerOptions::default())?);
+        let runner = Arc::new(ExpertRunner::new(
+            &plugin,
+            RunnerOptions {
+                held_bytes: Some(expert_bytes(options.memory_mebibytes)),
+                ..RunnerOptions::default()
+            },
+        )?);
         let backbone = Backbone::new(Arc::clone(&model), Some(threads))?;
         Ok(Local { model, plugin, runner, backbone })
     }

@@ -23,3 +23,16 @@ pub fn start(verbose: u8, quiet: bool) {
         .with_target(false)
         .try_init();
 }
+
+/// An error with its causes, each said once: many of ours name their cause already.
+pub fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}

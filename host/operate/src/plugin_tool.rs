@@ -5,9 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kvasir_plugin::{PackageContents, TrustStore};
+use kvasir_plugin::PackageContents;
 use serde_json::json;
 
+use crate::local::verified_plugin;
 use crate::settings::Settings;
 use crate::{key_file, setup};
 
@@ -77,9 +78,7 @@ pub fn pack(folder: &Path, key: &Path, out: &Path, days: u32, json: bool) -> Res
 /// The first check that fails.
 pub fn verify(settings: &Settings, package: Option<&Path>, trust: Option<&Path>, json: bool) -> Result<()> {
     let path = settings.plugin(package);
-    let store = TrustStore::load_folder(&settings.trust(trust))?;
-    let plugin = kvasir_plugin::verify(&read(&path)?, &store, setup::now())
-        .with_context(|| format!("{} is refused", path.display()))?;
+    let plugin = verified_plugin(settings, package, trust)?;
     let report = kvasir_experts::conformance(&plugin)
         .with_context(|| format!("{} fails its own vectors", path.display()))?;
     if json {

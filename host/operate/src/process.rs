@@ -56,6 +56,7 @@ impl Server {
     pub fn spawn(name: &str, command: &mut Command, log_folder: &Path) -> Result<Server> {
         let log = log_folder.join(format!("{name}.log"));
         let file = std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        end_with_this_process(command);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -183,6 +184,23 @@ pub fn report(command: &mut Command) -> Result<Value> {
     }
     serde_json::from_str(&text)
         .with_context(|| format!("{name} {} printed no JSON: {text:?}", arguments(command)))
+}
+
+/// However this process ends, the child is asked to end too: a demo that is killed leaves nothing running.
+fn end_with_this_process(command: &mut Command) {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::process::CommandExt;
+        // SAFETY: prctl is async-signal-safe and touches nothing but the calling process.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+                Ok(())
+            });
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = command;
 }
 
 fn arguments(command: &Command) -> String {

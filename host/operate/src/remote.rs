@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::key_file;
 use crate::local::Local;
+use crate::progress::Spinner;
 
 /// Layer numbers beyond this are a typing error; no model has as many.
 const LAYER_NUMBER_MAX: u16 = 4095;
@@ -171,7 +172,10 @@ impl Membership {
                 )
             },
         )?;
+        let spinner = Spinner::new(format!("waiting for {workers} workers behind {}", options.hub));
+        tracing::info!("waiting for {workers} workers behind {}", options.hub);
         swarm.wait_for_workers(workers.get(), WORKERS_WITHIN)?;
+        drop(spinner);
         Ok(Membership(swarm))
     }
 

@@ -1,11 +1,12 @@
 //! `kvasir worker`: lend this machine, and say what happens.
 
 use std::io::IsTerminal;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvasir_model::Model;
 use kvasir_worker::{Event, EventSink, Fault, Worker, WorkerOptions};
@@ -13,11 +14,10 @@ use serde_json::{Value, json};
 
 use crate::key_file;
 use crate::local::{threads, verified_plugin};
+use crate::memory::expert_bytes;
 use crate::remote::read_ticket;
 use crate::settings::Settings;
 
-/// A mebibyte in bytes.
-const MEBIBYTE: u64 = 1 << 20;
 /// Threads that move bytes; kernels have their own.
 const NETWORK_THREADS: usize = 2;
 
@@ -39,10 +39,12 @@ pub struct WorkerSettings {
     pub trust: Option<PathBuf>,
     /// Threads that compute.
     pub threads: Option<usize>,
-    /// Most memory for experts, in MiB.
-    pub memory_mebibytes: u64,
-    /// Folder to keep signed receipts in.
+    /// Most memory for experts, in MiB; none means half of what is free.
+    pub memory_mebibytes: Option<u64>,
+    /// Folder to keep signed receipts in; none means `receipts` in the data folder.
     pub receipts: Option<PathBuf>,
+    /// Danger: accept a gateway without TLS that is not on this machine.
+    pub plain_text: bool,
     /// Danger, for demonstrations: flip one bit of this result, counted from 1.
     pub flip_bit_of_result: Option<u64>,
 }
@@ -52,6 +54,7 @@ pub struct WorkerSettings {
 /// # Errors
 /// Where a file cannot be used, or the network refuses in a way that trying again cannot heal.
 pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Result<()> {
+    refuse_plain_text(&options.gateway, options.plain_text)?;
     let plugin = verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
     let model = options
         .model
@@ -61,9 +64,9 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
     let worker = Worker::new(WorkerOptions {
         certificate_authority: options.certificate_authority.clone(),
         model: model.map(Arc::new),
-        store_bytes: options.memory_mebibytes.saturating_mul(MEBIBYTE),
+        store_bytes: expert_bytes(options.memory_mebibytes),
         threads: Some(threads(settings, options.threads)?),
-        paystubs: options.receipts.clone(),
+        paystubs: Some(options.receipts.clone().unwrap_or_else(|| settings.data_folder.join("receipts"))),
         events: if json { Arc::new(|event| println!("{}", as_json(&event))) } else { for_people() },
         danger_fault: options.flip_bit_of_result.map(|result| Fault::FlipBit { result }),
         ..WorkerOptions::new(
@@ -101,6 +104,20 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
         println!(
             "{} sessions, {} results, {} bytes receipted, {} nanoKVR",
             summary.sessions, summary.results, summary.receipted_bytes, summary.nano_kvr
+        );
+    }
+    Ok(())
+}
+
+/// A ticket sent in clear could be read on the way, so `ws://` is for this machine alone unless danger is asked for.
+fn refuse_plain_text(gateway: &str, allowed: bool) -> Result<()> {
+    let Some(rest) = gateway.strip_prefix("ws://") else { return Ok(()) };
+    let host = rest.split(['/', '?']).next().unwrap_or_default();
+    let host = host.rsplit_once(':').map_or(host, |(host, _)| host).trim_matches(['[', ']']);
+    let loopback = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    if !loopback && !allowed {
+        bail!(
+            "{gateway} would carry the ticket unencrypted: use wss://, or --danger-plain-text on a network you trust"
         );
     }
     Ok(())
@@ -193,7 +210,7 @@ fn for_people() -> EventSink {
                 format!("expert {expert} of layer {layer}: {reason}")
             }
             Event::Receipt { bytes, nano_kvr, .. } => {
-                format!("receipt: {bytes} bytes = {:.9} KVR so far", nano_kvr as f64 / 1e9)
+                format!("receipt: {bytes} bytes = {nano_kvr} nanoKVR at the founding price so far")
             }
             Event::ReceiptDisputed { reason } => format!("receipt not countersigned: {reason}"),
             Event::Drained => "session ended in order".to_owned(),
@@ -201,4 +218,22 @@ fn for_people() -> EventSink {
         };
         bar.suspend(|| eprintln!("{line}"));
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_does_not_travel_in_clear_beyond_this_machine() {
+        for fine in
+            ["wss://gateway.example", "ws://127.0.0.1:80", "ws://localhost/", "ws://[::1]:7300/v1/worker"]
+        {
+            assert!(refuse_plain_text(fine, false).is_ok(), "{fine}");
+        }
+        for clear in ["ws://gateway.example", "ws://10.0.0.1:80", "ws://127.0.0.1.example:80"] {
+            assert!(refuse_plain_text(clear, false).unwrap_err().to_string().contains("wss://"), "{clear}");
+            assert!(refuse_plain_text(clear, true).is_ok());
+        }
+    }
 }

@@ -36,6 +36,10 @@ pub struct Generation {
     pub recomputed_calls: u64,
     /// Waits for a remote answer per generated token.
     pub round_trips_per_token: f64,
+    /// Payload bytes of calls and results, as the backbone counted them.
+    pub counted_bytes: u64,
+    /// Sessions with workers.
+    pub sessions: usize,
 }
 
 impl Generation {
@@ -68,6 +72,8 @@ impl Generation {
             tokens_per_second: value.get("tokens_per_second").and_then(Value::as_f64).unwrap_or(0.0),
             remote_calls: count("calls"),
             recomputed_calls: count("recomputed"),
+            counted_bytes: count("bytes_up") + count("bytes_down"),
+            sessions: remote.get("workers").and_then(Value::as_array).map_or(0, Vec::len),
             round_trips_per_token: remote.get("round_trips_per_token").and_then(Value::as_f64).unwrap_or(0.0),
         })
     }

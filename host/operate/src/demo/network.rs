@@ -266,15 +266,16 @@ impl Network {
         })
     }
 
-    /// Wait until every receipt of the ledger is credited, and read the wallets.
+    /// Wait until every session of the generation has its final receipt and all receipts are credited; read the wallets.
+    /// Where calls were recomputed a worker may have died, and no final receipt is waited for.
     ///
     /// # Errors
     /// Where that takes too long.
-    pub fn settled(&mut self) -> Result<Account> {
+    pub fn settled(&self, remote: &Generation) -> Result<Account> {
         let url = format!("http://{}", self.ledger.address);
         let deadline = Instant::now() + CREDIT_WITHIN;
         loop {
-            let metered = self.metered(&url)?;
+            let (metered, finals) = self.metered(&url)?;
             let mut wallets = Vec::new();
             for wallet in &self.wallets {
                 let value = report(self.programs.ledger().args(["wallet", wallet, "--ledger", &url]))?;
@@ -289,7 +290,8 @@ impl Network {
                 credited_nanokvr: wallets.iter().map(|wallet| wallet.nanokvr).sum(),
                 wallets,
             };
-            if account.metered_bytes > 0 && account.credited_nanokvr >= 7 * account.metered_bytes {
+            let closed = finals >= remote.sessions || remote.recomputed_calls > 0;
+            if closed && account.metered_bytes > 0 && account.credited_nanokvr >= 7 * account.metered_bytes {
                 return Ok(account);
             }
             if Instant::now() >= deadline {
@@ -323,9 +325,10 @@ impl Network {
         }
     }
 
-    /// For every session the payee and the bytes of its latest receipt: counters are cumulative.
-    fn metered(&self, ledger: &str) -> Result<Vec<(String, u64)>> {
+    /// For every session the payee and the bytes of its latest receipt (counters are cumulative), and how many are final.
+    fn metered(&self, ledger: &str) -> Result<(Vec<(String, u64)>, usize)> {
         let mut latest = BTreeMap::new();
+        let mut finals = 0;
         let mut after: Option<u64> = None;
         loop {
             let mut command = self.programs.ledger();
@@ -342,11 +345,12 @@ impl Network {
                 let note = Note::parse(text(stored, "note")?.as_bytes())?;
                 let receipt = Receipt::parse(note.text())?;
                 let bytes = receipt.counters.up.get().saturating_add(receipt.counters.down.get());
+                finals += usize::from(receipt.is_final);
                 latest.insert(receipt.terms.session, (receipt.terms.payee.to_string(), bytes));
                 after = Some(number(stored, "index")?);
             }
             if list.is_empty() {
-                return Ok(latest.into_values().collect());
+                return Ok((latest.into_values().collect(), finals));
             }
         }
     }

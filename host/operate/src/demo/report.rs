@@ -1,9 +1,9 @@
 //! What the demo says: steps while it works, then one table for people or one JSON object for machines.
 
-use std::time::Duration;
+use std::io::IsTerminal;
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use kvasir_wire::money::{MeteredBytes, NanoKvr};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -11,34 +11,32 @@ use super::DemoOptions;
 use super::compare::Comparison;
 use super::generation::Generation;
 use super::network::Account;
-
-/// Nanoseconds in a KVR, and bytes in a unit: display only.
-const NANOKVR_IN_KVR: f64 = 1e9;
-const BYTES_IN_UNIT: f64 = 1e6;
+use crate::progress::Spinner;
 
 /// Steps of the demo, shown on standard error: a spinner on a terminal, plain lines elsewhere.
-pub struct Steps(ProgressBar);
+pub struct Steps {
+    spinner: Spinner,
+    lines: bool,
+}
 
 impl Steps {
     /// Start showing steps; quietly where a machine reads.
     pub fn new(json: bool) -> Steps {
-        let bar = if json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
-            bar.set_style(style);
-        }
-        bar.enable_steady_tick(Duration::from_millis(120));
-        Steps(bar)
+        let terminal = std::io::stderr().is_terminal();
+        Steps { spinner: Spinner::new(""), lines: !terminal && !json }
     }
 
     /// The next step begins.
     pub fn step(&self, what: &str) {
-        tracing::info!("{what}");
-        self.0.set_message(what.to_owned());
+        self.spinner.say(what);
+        if self.lines {
+            eprintln!("{what}");
+        }
     }
 
     /// No more steps.
-    pub fn finish(&self) {
-        self.0.finish_and_clear();
+    pub fn finish(self) {
+        drop(self.spinner);
     }
 }
 
@@ -84,10 +82,12 @@ impl<'a> DemoReport<'a> {
         DemoReport { options, prompts, local, remote, comparison, account }
     }
 
-    /// Whether the wallets were credited exactly what the metered bytes are worth.
+    /// Whether the wallets were credited exactly what the metered bytes are worth, and hub and backbone counted alike (where
+    /// a call was recomputed the backbone also counts bytes that are not paid).
     pub fn credit_is_exact(&self) -> bool {
         self.account.metered_bytes > 0
             && u128::from(self.account.credited_nanokvr) == 7 * u128::from(self.account.metered_bytes)
+            && (self.remote.recomputed_calls > 0 || self.remote.counted_bytes == self.account.metered_bytes)
     }
 
     /// Print the report on standard output.
@@ -117,7 +117,8 @@ impl<'a> DemoReport<'a> {
             "remote_calls": self.remote.remote_calls,
             "recomputed_calls": self.remote.recomputed_calls,
             "metered_bytes": self.account.metered_bytes,
-            "units": self.account.metered_bytes as f64 / BYTES_IN_UNIT,
+            "units": units(self.account.metered_bytes),
+            "counted_by_backbone_bytes": self.remote.counted_bytes,
             "credited_nanokvr": self.account.credited_nanokvr,
             "wallets": self.account.wallets,
             "tokens_per_second": {"local": self.local.tokens_per_second, "remote": self.remote.tokens_per_second},
@@ -159,15 +160,15 @@ impl<'a> DemoReport<'a> {
             self.local.tokens_per_second, self.remote.tokens_per_second
         );
         println!(
-            "metered       {} bytes = {:.6} units",
+            "metered       {} bytes = {} units",
             self.account.metered_bytes,
-            self.account.metered_bytes as f64 / BYTES_IN_UNIT
+            units(self.account.metered_bytes)
         );
         for wallet in &self.account.wallets {
             println!(
-                "credited      {} nanoKVR = {:.5} KVR to wallet {}… ({} bytes, pending)",
+                "credited      {} nanoKVR = {} to wallet {}… ({} bytes, pending)",
                 wallet.nanokvr,
-                wallet.nanokvr as f64 / NANOKVR_IN_KVR,
+                NanoKvr::new(i64::try_from(wallet.nanokvr).unwrap_or(i64::MAX)).kvr(),
                 wallet.wallet.get(..12).unwrap_or(&wallet.wallet),
                 wallet.bytes
             );
@@ -182,4 +183,9 @@ impl<'a> DemoReport<'a> {
             );
         }
     }
+}
+
+/// Bytes as units, without rounding.
+fn units(bytes: u64) -> String {
+    MeteredBytes::new(bytes).unwrap_or(MeteredBytes::MAX).units().to_string()
 }
