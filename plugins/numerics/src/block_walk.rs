@@ -156,7 +156,9 @@ impl<F: BlockFormat> Walk<'_, F> {
     }
 
     /// One output of R rows from row `first` of the group on; adds to the first R values of `out`.
-    #[inline]
+    // In WASM a function of its own leaves the sandbox's simple register allocator fewer values to keep.
+    #[cfg_attr(target_arch = "x86_64", inline)]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(never))]
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,f16c"))]
     fn tile_of_rows<const R: usize>(
         &self,
@@ -186,7 +188,8 @@ impl<F: BlockFormat> Walk<'_, F> {
 }
 
 /// `acc` and the terms of the blocks, four of which are made at a time and added one by one.
-#[inline]
+#[cfg_attr(target_arch = "x86_64", inline)]
+#[cfg_attr(not(target_arch = "x86_64"), inline(never))]
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,f16c"))]
 fn add_blocks<F: BlockFormat>(
     mut acc: f32,

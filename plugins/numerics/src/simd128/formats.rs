@@ -91,8 +91,9 @@ impl BlockFormat for Q8_0 {
         scales: v128,
     ) -> v128 {
         let mut dots = [ZERO; TILE];
+        let zero = hidden_zero();
         for (dot, row) in dots.iter_mut().zip(rows) {
-            *dot = q8_0_dot(weights, row);
+            *dot = q8_0_dot(weights, row, zero);
         }
         f32x4_mul(f32x4_mul(same_f16(weights, 0), scales), f32x4_convert_i32x4(sum_each(dots)))
     }
@@ -105,8 +106,9 @@ impl BlockFormat for Q8_0 {
         scales: v128,
     ) -> v128 {
         let mut dots = [ZERO; TILE];
+        let zero = hidden_zero();
         for ((dot, weights), row) in dots.iter_mut().zip(weights).zip(row) {
-            *dot = q8_0_dot(weights, row);
+            *dot = q8_0_dot(weights, row, zero);
         }
         f32x4_mul(f32x4_mul(four_f16(weights, 0), scales), f32x4_convert_i32x4(sum_each(dots)))
     }
@@ -237,22 +239,35 @@ fn q4_0_dot(weights: &[u8; 18], row: &[u8; 36]) -> v128 {
     let low = i16x8_relaxed_dot_i8x16_i7x16(load_16(row, 4), v128_and(quants, u8x16_splat(15)));
     let high = i16x8_relaxed_dot_i8x16_i7x16(load_16(row, 20), u8x16_shr(quants, 4));
     // Two pairs of at most 15 * 127 each fit 16 bits.
-    i32x4_dot_i16x8(i16x8_add(low, high), i16x8_splat(1))
+    let dot = i32x4_extadd_pairwise_i16x8(i16x8_add(low, high));
+    compute_now(dot);
+    dot
 }
 
 /// The sum of the four lanes is the sum of w x over a block.
 #[inline]
-fn q8_0_dot(weights: &[u8; 34], row: &[u8; 36]) -> v128 {
+fn q8_0_dot(weights: &[u8; 34], row: &[u8; 36], zero: v128) -> v128 {
     let (low, high) = (load_16(weights, 2), load_16(weights, 18));
-    let dot = i32x4_relaxed_dot_i8x16_i7x16_add(with_sign(load_16(row, 4), low), i8x16_abs(low), ZERO);
-    i32x4_relaxed_dot_i8x16_i7x16_add(with_sign(load_16(row, 20), high), i8x16_abs(high), dot)
+    let dot = i16x8_relaxed_dot_i8x16_i7x16(with_sign(load_16(row, 4), low, zero), i8x16_abs(low));
+    let dot = i32x4_extadd_pairwise_i16x8(dot);
+    let dot =
+        i32x4_relaxed_dot_i8x16_i7x16_add(with_sign(load_16(row, 20), high, zero), i8x16_abs(high), dot);
+    compute_now(dot);
+    dot
 }
 
 /// `values`, negated where `signs` is negative.
 #[inline]
-fn with_sign(values: v128, signs: v128) -> v128 {
-    let negative = i8x16_lt(signs, i8x16_splat(0));
+fn with_sign(values: v128, signs: v128, zero: v128) -> v128 {
+    let negative = i8x16_lt(signs, zero);
     i8x16_sub(v128_xor(values, negative), negative)
+}
+
+/// Zero, hidden from the compiler, which would make a shift of a comparison with zero; x86-64 has no such shift of bytes.
+#[inline]
+fn hidden_zero() -> v128 {
+    // SAFETY: a reference is readable.
+    unsafe { core::ptr::read_volatile(&ZERO) }
 }
 
 /// The eight 6-bit scales and the eight 6-bit minima, each as eight i16.
@@ -277,10 +292,10 @@ fn word(weights: &[u8; 144], at: usize) -> u32 {
     u32::from_le_bytes([weights[at], weights[at + 1], weights[at + 2], weights[at + 3]])
 }
 
-/// Lane `LANE` everywhere.
+/// Lane `LANE` everywhere. A swizzle, since the compiler may give a shuffle any second operand, which costs more.
 macro_rules! spread {
     ($vector:expr, $lane:literal) => {
-        i16x8_shuffle::<$lane, $lane, $lane, $lane, $lane, $lane, $lane, $lane>($vector, $vector)
+        i8x16_swizzle($vector, u16x8_splat($lane * 2 + ($lane * 2 + 1) * 256))
     };
 }
 
@@ -324,9 +339,19 @@ fn q4_k_dots<const R: usize>(weights: &[u8; 144], rows: [&[u8; 260]; R], sub_sca
                 i32x4_dot_i16x8(high, sub_scales[2 * pair + 1]),
             );
             *scaled = i32x4_add(*scaled, both);
+            compute_now(*scaled);
         }
     }
     scaled
+}
+
+/// Makes the sandbox's compiler compute `value` here. Cranelift computes a value as late as it can, which is after all loads of
+/// a straight piece of code; it then keeps most of what was loaded on the stack. A store is done where it stands.
+#[inline(always)]
+fn compute_now(value: v128) {
+    let mut place = core::mem::MaybeUninit::<v128>::uninit();
+    // SAFETY: the place is there and aligned.
+    unsafe { place.as_mut_ptr().write_volatile(value) };
 }
 
 /// `scale * f(scaled) - minimum * f(lowered)`.
@@ -373,6 +398,9 @@ fn q6_k_dots<const R: usize>(
                     let dot = i16x8_relaxed_dot_i8x16_i7x16(row, quants);
                     *scaled = i32x4_add(*scaled, i32x4_dot_i16x8(dot, scales[2 * quarter + part]));
                 }
+            }
+            for scaled in scaled {
+                compute_now(scaled);
             }
         }
     }
