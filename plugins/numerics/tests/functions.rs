@@ -138,10 +138,10 @@ proptest! {
         let mut random = Random(seed);
         let other: Vec<f32> = x.iter().map(|_| random.signed() * 3.0).collect();
         let third: Vec<f32> = x.iter().map(|_| random.signed() * 9.0).collect();
-        same_everywhere(&x, |isa, x| x.fill(dot(isa, &x.to_vec(), &other)));
+        same_everywhere(&x, |isa, out| out.fill(dot(isa, &x, &other)));
         same_everywhere(&x, |isa, x| scale_add(isa, x, w, &other));
-        same_everywhere(&x, |isa, x| rms_norm(isa, &x.to_vec(), &other, 1e-6, x));
-        same_everywhere(&x, |isa, x| gated_rms_norm(isa, &x.to_vec(), &other, &third, 1e-6, x));
+        same_everywhere(&x, |isa, out| rms_norm(isa, &x, &other, 1e-6, out));
+        same_everywhere(&x, |isa, out| gated_rms_norm(isa, &x, &other, &third, 1e-6, out));
         same_everywhere(&x, l2_normalise);
         same_everywhere(&x, softmax);
         same_everywhere(&x, silu_in_place);
@@ -165,7 +165,7 @@ proptest! {
         let weight: Vec<f32> = (0..x.len()).map(|i| 0.5 + i as f32 / 64.0).collect();
         let r = 1.0 / (squares / x.len() as f32 + epsilon).sqrt();
         let expected: Vec<f32> = x.iter().zip(&weight).map(|(x, w)| (x * r) * w).collect();
-        let found = same_everywhere(&x, |isa, out| rms_norm(isa, &out.to_vec(), &weight, epsilon, out));
+        let found = same_everywhere(&x, |isa, out| rms_norm(isa, &x, &weight, epsilon, out));
         prop_assert_eq!(bits(&found), bits(&expected));
         let r = 1.0 / (squares + 1e-6f32).sqrt();
         let expected: Vec<f32> = x.iter().map(|x| x * r).collect();
