@@ -52,12 +52,15 @@ pub enum SettleError {
 pub struct Look {
     /// Receipts that were not seen before.
     pub new_receipts: u64,
-    /// Settlements that stand now. Two pollers that send the very same one are both told so; it is credited once.
+    /// Settlements that this look credited.
     pub settlements: u64,
     /// Bytes that they covered.
     pub bytes: u64,
     /// What they credited.
     pub credited_nanokvr: i64,
+    /// Settlements that stood already when they were sent: another poller was faster with the very same one. None of the
+    /// figures above counts them.
+    pub already_credited: u64,
     /// Why parts were not settled, one sentence each.
     pub refused: Vec<String>,
 }
@@ -120,6 +123,10 @@ impl Poller {
                         look.settlements += 1;
                         look.bytes += settlement.bytes.get();
                         look.credited_nanokvr += settlement.amount.get();
+                    }
+                    Settled::AlreadyCredited { settlement, accepted } => {
+                        tracing::info!(payee = %settlement.payee, index = accepted.index, "already credited");
+                        look.already_credited += 1;
                     }
                     Settled::Refused { payee, payer, body } => {
                         // Another poller was faster, or a wallet's balance moved between reading and writing.

@@ -10,6 +10,13 @@ pub const MAX_PAGE: u32 = 500;
 /// Receipts in one answer where the question names no number.
 pub const DEFAULT_PAGE: u32 = 100;
 
+/// Header of the answer to a stored note: [`STORED_NOW`] or [`STORED_BEFORE`].
+pub const STORED_HEADER: &str = "kvasir-stored";
+/// The note is new.
+pub const STORED_NOW: &str = "now";
+/// The note was there before; the body is the first answer again.
+pub const STORED_BEFORE: &str = "before";
+
 /// What the ledger says after it has stored a note; the same bytes each time the same note is sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
@@ -24,6 +31,10 @@ pub struct Accepted {
     /// The id of a settlement; absent for other notes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settlement: Option<String>,
+    /// True where the note was there before. Not part of the JSON, which is the first answer again: it travels as
+    /// [`STORED_HEADER`].
+    #[serde(skip)]
+    pub repeated: bool,
 }
 
 /// One stored receipt.

@@ -15,13 +15,25 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::api::{
-    Accepted, Account, CurrentPrice, ErrorBody, Ready, Receipts, StoredNote, Unsettled, UnsettledPart, Wallet,
+    Accepted, Account, CurrentPrice, ErrorBody, Ready, Receipts, STORED_BEFORE, STORED_HEADER, StoredNote,
+    Unsettled, UnsettledPart, Wallet,
 };
 
 /// Time for one call, connecting included.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer that is read: a page of 500 receipts of 16 KiB, escaped.
 pub const MAX_ANSWER_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Codes of refusals that hold only until somebody does what the refusal says; then the same note is taken.
+pub const CURABLE_CODES: [&str; 7] = [
+    "clock_ahead",
+    "clock_skew",
+    "unknown_grant",
+    "unknown_price",
+    "unknown_delegation",
+    "delegation_expired",
+    "unknown_hub",
+];
 
 /// A connection to one ledger; cheap to clone.
 #[derive(Clone, Debug)]
@@ -68,8 +80,16 @@ pub enum ClientError {
 /// What became of one settlement in [`Client::settle_once`].
 #[derive(Debug)]
 pub enum Settled {
-    /// Credited now.
+    /// Credited now, by this call.
     Credited {
+        /// What was settled.
+        settlement: Box<Settlement>,
+        /// The ledger's answer.
+        accepted: Accepted,
+    },
+    /// The very same settlement was there already: another poller sent it, or an earlier call whose answer was lost.
+    /// It is credited, once, and this call adds nothing to that.
+    AlreadyCredited {
         /// What was settled.
         settlement: Box<Settlement>,
         /// The ledger's answer.
@@ -94,6 +114,12 @@ impl ClientError {
             ClientError::Refused { body, .. } => Some(&body.code),
             _ => None,
         }
+    }
+
+    /// True where the ledger refused, but will take the very same note once somebody has done what it says: a clock is set, a
+    /// missing grant, price, delegation or key arrives. See [`CURABLE_CODES`].
+    pub fn is_curable(&self) -> bool {
+        self.code().is_some_and(|code| CURABLE_CODES.contains(&code))
     }
 
     /// True where the same call may succeed later without a change: no connection, or a ledger in trouble.
@@ -206,7 +232,12 @@ impl Client {
                 Ok(accepted) => {
                     let sum = earlier.checked_add(settlement.amount).map_err(AccountError::from)?;
                     credited.insert(part.payee, sum);
-                    outcomes.push(Settled::Credited { settlement: Box::new(settlement), accepted });
+                    let settlement = Box::new(settlement);
+                    outcomes.push(if accepted.repeated {
+                        Settled::AlreadyCredited { settlement, accepted }
+                    } else {
+                        Settled::Credited { settlement, accepted }
+                    });
                 }
                 Err(ClientError::Refused { status, body }) if status < 500 => {
                     outcomes.push(Settled::Refused { payee: part.payee, payer: part.payer, body });
@@ -220,7 +251,15 @@ impl Client {
     fn post(&self, path: &str, note: &Note) -> Result<Accepted, ClientError> {
         let url = format!("{}{path}", self.base);
         let request = self.agent.post(&url).content_type("text/plain; charset=utf-8");
-        read(request.send(note.to_string()), url)
+        let result = request.send(note.to_string());
+        let before = result.as_ref().is_ok_and(|response| {
+            response
+                .headers()
+                .get(STORED_HEADER)
+                .is_some_and(|value| value.as_bytes() == STORED_BEFORE.as_bytes())
+        });
+        let accepted: Accepted = read(result, url)?;
+        Ok(Accepted { repeated: before, ..accepted })
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {

@@ -6,6 +6,7 @@ mod check;
 mod export;
 mod keep;
 mod sign;
+mod submit;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,8 @@ enum Command {
     Delegate(sign::MakeDelegation),
     /// Reverse a settlement while it is pending (treasury)
     Correct(sign::MakeCorrection),
+    /// Send a note that somebody signed elsewhere
+    Submit(submit::Submit),
     /// Show a wallet's credit
     Wallet(ask::ShowWallet),
     /// Show a paying account
@@ -74,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Grant(command) => command.run(json),
         Command::Delegate(command) => command.run(json),
         Command::Correct(command) => command.run(json),
+        Command::Submit(command) => command.run(json),
         Command::Wallet(command) => command.run(json),
         Command::Account(command) => command.run(json),
         Command::Receipts(command) => command.run(json),

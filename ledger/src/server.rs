@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use crate::api::{DEFAULT_PAGE, Ready};
+use crate::api::{Accepted, DEFAULT_PAGE, Ready, STORED_BEFORE, STORED_HEADER, STORED_NOW};
 use crate::refusal::{LedgerError, Refusal};
 use crate::store::{Answers, Store, sqlite_version};
 use reader::Readers;
@@ -149,7 +149,7 @@ async fn post_receipt(
 ) -> Result<Response, Failure> {
     let body = note_bytes(body)?;
     let accepted = service.write(move |store, now| store.accept_receipt(&body, now)).await?;
-    Ok(Json(accepted).into_response())
+    Ok(stored(accepted))
 }
 
 async fn post_note(
@@ -158,7 +158,7 @@ async fn post_note(
 ) -> Result<Response, Failure> {
     let body = note_bytes(body)?;
     let accepted = service.write(move |store, now| store.accept_note(&body, now)).await?;
-    Ok(Json(accepted).into_response())
+    Ok(stored(accepted))
 }
 
 async fn post_settlement(
@@ -167,7 +167,7 @@ async fn post_settlement(
 ) -> Result<Response, Failure> {
     let body = note_bytes(body)?;
     let accepted = service.write(move |store, now| store.accept_settlement(&body, now)).await?;
-    Ok(Json(accepted).into_response())
+    Ok(stored(accepted))
 }
 
 #[derive(Deserialize)]
@@ -251,6 +251,12 @@ async fn limit_time(request: Request, next: Next) -> Response {
             Failure::from(Refusal::new(408, "timeout", message, advice)).into_response()
         }
     }
+}
+
+/// The answer for a stored note. The body is the same however often the note is sent; the header says which time it is.
+fn stored(accepted: Accepted) -> Response {
+    let time = if accepted.repeated { STORED_BEFORE } else { STORED_NOW };
+    ([(STORED_HEADER, time)], Json(accepted)).into_response()
 }
 
 fn note_bytes(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Failure> {

@@ -5,6 +5,7 @@
 //! again. The store never reads a clock: times are passed in.
 
 mod answers;
+mod file;
 mod notes;
 mod receipts;
 mod rows;
@@ -12,44 +13,22 @@ mod settlements;
 mod verify;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use kvasir_merkle::{Accumulator, Hash};
 use kvasir_wire::id::{KeyDigest, WalletDigest};
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::note::{NetworkName, Note};
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 pub use answers::Answers;
+pub use file::{OLDEST_SQLITE, open_for_reading, sqlite_version};
 pub use verify::{Balance, VerifyError, VerifyReport};
 
 use crate::api::{Accepted, StoredNote};
 use crate::refusal::{LedgerError, Refusal};
 
-/// Oldest SQLite that is trusted: earlier ones can corrupt a write-ahead log when it is reset.
-pub const OLDEST_SQLITE: i32 = 3_051_003;
-/// Marks the file as a ledger: "Kvas".
-const APPLICATION_ID: i32 = 0x4b76_6173;
-/// Layout of the tables; a change raises it.
-const LAYOUT: i32 = 1;
-/// How long a write waits for another process that holds the file.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How far a settlement's `at`, or a receipt's `to` ahead, may be from the ledger's clock.
 pub const CLOCK_SKEW_SECONDS: u64 = kvasir_wire::limits::CLOCK_SKEW_SECONDS;
-
-const SCHEMA: &str = include_str!("store/schema.sql");
-/// Tables that may only grow.
-const APPEND_ONLY: [&str; 9] = [
-    "about",
-    "entries",
-    "receipts",
-    "delegations",
-    "settlements",
-    "settled_sessions",
-    "accounts",
-    "postings",
-    "conflicts",
-];
 
 /// The keys that this ledger believes, from its `ledger.toml`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,51 +77,19 @@ enum Owner {
 impl Store {
     /// Makes a new, empty ledger file for `network`. Refuses where the file exists.
     pub fn create(path: &Path, network: &NetworkName) -> Result<(), LedgerError> {
-        check_sqlite(path)?;
-        if path.exists() {
-            let reason =
-                "exists already; `init` never touches an existing file, choose another path".to_owned();
-            return Err(LedgerError::NotALedger { path: path.to_owned(), reason });
-        }
-        let failed = at(path);
-        let connection = Connection::open(path).map_err(&failed)?;
-        lay_out(&connection, network).map_err(&failed)?;
-        // The folder's entry must survive a power failure too, or a typo and an accident look alike.
-        if let Some(folder) = path.parent() {
-            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-            let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
-            synced.map_err(|error| LedgerError::NotALedger {
-                path: path.to_owned(),
-                reason: format!("its folder cannot be written to disk: {error}"),
-            })?;
-        }
-        Ok(())
+        file::create(path, network)
     }
 
     /// Opens the ledger of `network`. Never creates one.
     pub fn open(path: &Path, network: &NetworkName, keys: Keys) -> Result<Self, LedgerError> {
-        let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        check_network(&connection, path, network)?;
-        let failed = at(path);
-        prepare_for_writing(&connection).map_err(&failed)?;
-        let damage: String =
-            connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(&failed)?;
-        if damage != "ok" {
-            return Err(LedgerError::NotALedger {
-                path: path.to_owned(),
-                reason: format!(
-                    "the file is damaged ({damage}); keep a copy and restore the last good backup"
-                ),
-            });
-        }
-        Self::with(connection, path, network, keys)
+        Self::with(file::open_for_writing(path, network)?, path, network, keys)
     }
 
     /// A ledger in memory: what `verify` replays into, and tests.
     pub fn in_memory(network: &NetworkName, keys: Keys) -> Result<Self, LedgerError> {
         let path = Path::new(":memory:");
         let connection = Connection::open_in_memory().map_err(at(path))?;
-        lay_out(&connection, network).map_err(at(path))?;
+        file::lay_out(&connection, network).map_err(at(path))?;
         Self::with(connection, path, network, keys)
     }
 
@@ -269,6 +216,7 @@ impl Writing<'_> {
             id: Hash(note.text_digest()).to_string(),
             leaf: leaf.to_string(),
             settlement: None,
+            repeated: false,
         })
     }
 
@@ -342,90 +290,6 @@ impl Owner {
     }
 }
 
-/// A second connection to an existing ledger that can only read.
-pub fn open_for_reading(path: &Path, network: &NetworkName) -> Result<Connection, LedgerError> {
-    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    check_network(&connection, path, network)?;
-    Ok(connection)
-}
-
-/// The version of SQLite inside.
-pub fn sqlite_version() -> &'static str {
-    rusqlite::version()
-}
-
-fn open(path: &Path, access: OpenFlags) -> Result<Connection, LedgerError> {
-    check_sqlite(path)?;
-    let not_a_ledger =
-        |reason: &str| LedgerError::NotALedger { path: path.to_owned(), reason: reason.to_owned() };
-    if !path.is_file() {
-        return Err(not_a_ledger(
-            "there is no such file; check the path, or make a ledger with `kvasir-ledger init`",
-        ));
-    }
-    // No CREATE flag: a mistyped path must never become a second ledger.
-    let connection =
-        Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(at(path))?;
-    connection.busy_timeout(BUSY_TIMEOUT).map_err(at(path))?;
-    let pragma = |name| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
-    if pragma("application_id").map_err(at(path))? != APPLICATION_ID {
-        return Err(not_a_ledger("is not a ledger's database; check the path"));
-    }
-    if pragma("user_version").map_err(at(path))? != LAYOUT {
-        return Err(not_a_ledger("has another version's layout; use the kvasir-ledger that wrote it"));
-    }
-    Ok(connection)
-}
-
-fn check_sqlite(path: &Path) -> Result<(), LedgerError> {
-    if rusqlite::version_number() >= OLDEST_SQLITE {
-        return Ok(());
-    }
-    let reason = format!(
-        "SQLite {} is linked, whose write-ahead log can corrupt the file; build with the bundled one (3.51.3 or newer)",
-        rusqlite::version()
-    );
-    Err(LedgerError::NotALedger { path: path.to_owned(), reason })
-}
-
-fn check_network(connection: &Connection, path: &Path, network: &NetworkName) -> Result<(), LedgerError> {
-    let find = "SELECT value FROM about WHERE key = 'network'";
-    let kept: String = connection.query_row(find, [], |row| row.get(0)).map_err(at(path))?;
-    if kept == network.as_str() {
-        return Ok(());
-    }
-    let reason = format!("keeps network {kept}, not {network}; check `network` and `store` in ledger.toml");
-    Err(LedgerError::NotALedger { path: path.to_owned(), reason })
-}
-
-fn prepare_for_writing(connection: &Connection) -> rusqlite::Result<()> {
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.pragma_update(None, "fullfsync", true)?;
-    connection.pragma_update(None, "foreign_keys", true)?;
-    // Notes come from outside, SQL never does; still, nothing in the file may run on its own.
-    connection.pragma_update(None, "trusted_schema", false)
-}
-
-fn lay_out(connection: &Connection, network: &NetworkName) -> rusqlite::Result<()> {
-    prepare_for_writing(connection)?;
-    let mut script = format!("BEGIN IMMEDIATE;\n{SCHEMA}\n");
-    for table in APPEND_ONLY {
-        for change in ["UPDATE", "DELETE"] {
-            script.push_str(&format!(
-                "CREATE TRIGGER no_{change}_of_{table} BEFORE {change} ON {table} \
-                 BEGIN SELECT RAISE(ABORT, '{table} only grows'); END;\n"
-            ));
-        }
-    }
-    // The name holds letters, digits, dots and hyphens only.
-    script.push_str(&format!("INSERT INTO about VALUES ('network', '{network}');\n"));
-    script.push_str(&format!(
-        "PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {LAYOUT};\nCOMMIT;"
-    ));
-    connection.execute_batch(&script)
-}
-
 fn parse(bytes: &[u8]) -> Result<Note, LedgerError> {
     Note::parse(bytes).map_err(|error| Refusal::from(error).into())
 }
@@ -457,11 +321,6 @@ mod tests {
         let (status, body) = error.unwrap_err().answer();
         assert_eq!((status, body.code.as_str()), (503, "store_read_only"));
         assert!(body.message.contains(":memory:") && body.what_to_do.contains("write access"), "{body:?}");
-    }
-
-    #[test]
-    fn sqlite_is_new_enough() {
-        assert!(rusqlite::version_number() >= OLDEST_SQLITE, "{}", sqlite_version());
     }
 
     #[test]

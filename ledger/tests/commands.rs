@@ -133,6 +133,87 @@ fn from_nothing_to_a_credited_wallet() {
 }
 
 #[test]
+fn an_init_that_was_cut_off_is_finished_by_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let init = ["init", "l", "--network", "atlas"];
+    // The settings cannot be written: nothing is made, and nothing stands in the way of the next try.
+    fs::create_dir_all(folder.join("l/ledger.toml.partial")).unwrap();
+    assert!(complaint(&run(folder, &init)).contains("nothing was made"));
+    assert!(!folder.join("l/ledger.db").exists());
+    fs::remove_dir(folder.join("l/ledger.toml.partial")).unwrap();
+    json(folder, &init);
+
+    // The database is there, the settings are not: as after a power failure between the two.
+    fs::remove_file(folder.join("l/ledger.toml")).unwrap();
+    assert!(complaint(&run(folder, &["init", "l", "--network", "other"])).contains("keeps network atlas"));
+    json(folder, &init);
+    assert_eq!(json(folder, &["verify", "--config", "l/ledger.toml"])["entries"], 0);
+
+    // A ledger with notes in it is never taken for an unfinished one.
+    let network = Network::new();
+    let path = folder.join("l/ledger.db");
+    let mut store = kvasir_ledger::store::Store::open(&path, &network.name, network.keys()).unwrap();
+    network.prepare(&mut store);
+    drop(store);
+    fs::remove_file(folder.join("l/ledger.toml")).unwrap();
+    assert!(complaint(&run(folder, &init)).contains("holds 4 notes"));
+}
+
+#[test]
+fn a_note_that_was_signed_elsewhere_is_submitted_from_a_file_or_standard_input() {
+    use std::io::Write as _;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let treasury = json(folder, &["key", "treasury.key"])["public"].as_str().unwrap().to_owned();
+    json(folder, &["key", "wallet.key"]);
+    let hub = Network::new().hub.public().to_string();
+    json(folder, &["init", ".", "--network", "atlas", "--treasury", &treasury, "--hub", &hub]);
+    let (mut child, url) = serve(folder, &[]);
+    let worker = Network::new().worker.public().to_string();
+    let print = ["delegate", "--wallet-key", "wallet.key", "--worker", &worker, "--print-note"];
+    let note = run(folder, &print);
+    assert!(note.status.success(), "{note:?}");
+    fs::write(folder.join("delegation.note"), &note.stdout).unwrap();
+    let stored = json(folder, &["submit", "delegation.note", "--ledger", &url]);
+    assert_eq!((&stored["kind"], &stored["repeated"]), (&"delegate".into(), &false.into()));
+
+    let mut submit = program()
+        .current_dir(folder)
+        .args(["submit", "-", "--ledger", &url, "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    submit.stdin.take().unwrap().write_all(&note.stdout).unwrap();
+    let again: Value = serde_json::from_slice(&submit.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!((&again["index"], &again["repeated"]), (&stored["index"], &true.into()));
+
+    // A receipt goes to the receipts: this ledger has no such grant, and says so.
+    let network = Network::new();
+    fs::write(folder.join("receipt.note"), network.sign(&network.first(1, 1, 1)).to_string()).unwrap();
+    let text = complaint(&run(folder, &["submit", "receipt.note", "--ledger", &url]));
+    assert!(text.contains("unknown_grant"), "{text}");
+    fs::write(folder.join("no.note"), "half a note").unwrap();
+    let text = complaint(&run(folder, &["submit", "no.note", "--ledger", &url]));
+    assert!(text.contains("no.note is not a signed note"), "{text}");
+    fs::write(folder.join("long.note"), vec![b'a'; kvasir_wire::limits::MAX_NOTE_BYTES + 1]).unwrap();
+    let text = complaint(&run(folder, &["submit", "long.note", "--ledger", &url]));
+    assert!(text.contains("longer than"), "{text}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_log_is_set_by_one_variable_and_a_bad_filter_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    json(folder.path(), &["init", ".", "--network", "atlas"]);
+    let output =
+        program().current_dir(folder.path()).arg("serve").env("KVASIR_LOG", "a=b=c").output().unwrap();
+    assert!(complaint(&output).contains("KVASIR_LOG"), "{output:?}");
+}
+
+#[test]
 fn flags_win_over_environment_and_environment_over_file() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

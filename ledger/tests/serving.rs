@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use kvasir_ledger::api::ErrorBody;
+use kvasir_ledger::api::{Accepted, ErrorBody};
 use kvasir_ledger::client::{Client, ClientError, Settled};
 use kvasir_ledger::server::{listen, serve};
 use kvasir_ledger::store::Store;
@@ -171,6 +171,7 @@ fn two_pollers_at_once_never_credit_twice() {
     let network = Network::new();
     let served = Served::start(&network);
     let done = AtomicU64::new(0);
+    let told = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for session in 1..=SESSIONS {
             let (client, network, done) = (served.client.clone(), &network, &done);
@@ -186,13 +187,22 @@ fn two_pollers_at_once_never_credit_twice() {
             });
         }
         for _ in 0..2 {
-            let (client, network, done) = (served.client.clone(), &network, &done);
+            let (client, network, done, told) = (served.client.clone(), &network, &done, &told);
             scope.spawn(move || {
                 loop {
                     let all_sent = done.load(Ordering::SeqCst) == u64::from(SESSIONS);
                     for outcome in client.settle_once(&network.name, &network.settler, START + 20).unwrap() {
-                        if let Settled::Refused { body, .. } = outcome {
-                            assert!(["conflict", "balance_moved"].contains(&body.code.as_str()), "{body:?}");
+                        match outcome {
+                            Settled::Credited { settlement, .. } => {
+                                told.fetch_add(settlement.bytes.get(), Ordering::SeqCst);
+                            }
+                            Settled::AlreadyCredited { .. } => {}
+                            Settled::Refused { body, .. } => {
+                                assert!(
+                                    ["conflict", "balance_moved"].contains(&body.code.as_str()),
+                                    "{body:?}"
+                                );
+                            }
                         }
                     }
                     if all_sent && client.unsettled().unwrap().parts.is_empty() {
@@ -203,6 +213,7 @@ fn two_pollers_at_once_never_credit_twice() {
         }
     });
     let bytes = i64::from(SESSIONS) * RECEIPTS as i64 * 1_000;
+    assert_eq!(told.load(Ordering::SeqCst), bytes as u64, "each byte is reported by one poller");
     let wallet = served.client.wallet(&network.payee()).unwrap();
     assert_eq!((wallet.pending_nanokvr, wallet.bytes), (7 * bytes, bytes as u64));
     assert_eq!(
@@ -239,6 +250,30 @@ fn a_settlement_posted_twice_is_credited_once() {
     let note = network.settlement(&[(1, 1, 1, 300)], 0, START + 20).sign(&network.settler).unwrap();
     let first = served.client.post_settlement(&note).unwrap();
     served.clock.store(START + 700, Ordering::SeqCst);
-    assert_eq!(served.client.post_settlement(&note).unwrap(), first);
+    assert!(!first.repeated);
+    assert_eq!(served.client.post_settlement(&note).unwrap(), Accepted { repeated: true, ..first.clone() });
     assert_eq!(served.client.wallet(&network.payee()).unwrap().pending_nanokvr, 2_100);
+}
+
+#[test]
+fn a_refusal_says_whether_somebody_can_cure_it() {
+    let network = Network::new();
+    let served = Served::start(&network);
+    let receipt = network.first(1, 100, 200);
+    // The hub's clock runs ahead, the delegation is missing: both are mended, then the same note is taken.
+    let mut ahead = receipt.clone();
+    ahead.to = START + 1_000;
+    let error = served.client.post_receipt(&network.sign(&ahead)).unwrap_err();
+    assert!(error.is_curable() && !error.is_passing() && error.code() == Some("clock_ahead"), "{error}");
+    let mut other = Network::new();
+    other.wallet = kvasir_wire::key::SecretKey::from_seed([77; 32]);
+    let undelegated = other.sign(&other.first(2, 100, 200));
+    let error = served.client.post_receipt(&undelegated).unwrap_err();
+    assert!(error.is_curable() && error.code() == Some("unknown_delegation"), "{error}");
+    served.client.post_note(&other.delegation()).unwrap();
+    served.client.post_receipt(&undelegated).unwrap();
+    // Another receipt of the same number cannot be cured.
+    served.client.post_receipt(&network.sign(&receipt)).unwrap();
+    let error = served.client.post_receipt(&network.sign(&network.first(1, 101, 200))).unwrap_err();
+    assert!(!error.is_curable() && error.code() == Some("conflict"), "{error}");
 }

@@ -4,6 +4,7 @@
 
 mod network;
 
+use kvasir_ledger::api::Accepted;
 use kvasir_ledger::store::Store;
 use kvasir_wire::account::{PENDING_SECONDS, Statement};
 use kvasir_wire::money::NanoKvr;
@@ -46,7 +47,10 @@ fn settlements_are_idempotent_and_overlap_with_nothing() {
     post(&mut store, &network.sign(&one)).unwrap();
     let settlement = network.settlement(&[(1, 1, 1, 3_000)], 0, START + 20);
     let first = network.settle(&mut store, &settlement).unwrap();
-    assert_eq!(network.settle(&mut store, &settlement).unwrap(), first);
+    assert_eq!(
+        network.settle(&mut store, &settlement).unwrap(),
+        Accepted { repeated: true, ..first.clone() }
+    );
     assert_eq!(first.settlement, Some(settlement.id().to_string()));
     // The same receipts with another content.
     let other = network.settlement(&[(1, 1, 1, 3_000)], 21_000, START + 21);
@@ -121,7 +125,10 @@ fn a_correction_gives_pending_credit_back_once_and_posted_credit_never() {
     let correct =
         |store: &mut Store, id, at| store.accept_note(network.correction(id, at).to_string().as_bytes(), at);
     let first = correct(&mut store, wrong.id(), START + 30).unwrap();
-    assert_eq!(correct(&mut store, wrong.id(), START + 30).unwrap(), first);
+    assert_eq!(
+        correct(&mut store, wrong.id(), START + 30).unwrap(),
+        Accepted { repeated: true, ..first.clone() }
+    );
     assert_eq!(refused(correct(&mut store, wrong.id(), START + 31)).code, "not_pending");
     assert_eq!((credit(&network, &store), available(&network, &store)), ((0, 0), before));
     let wallet = store.answers().wallet(network.payee()).unwrap();

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use kvasir_ledger::api::Accepted;
 use kvasir_ledger::client::Client;
 use kvasir_ledger::refusal::LedgerError;
 use kvasir_ledger::server::system_clock;
@@ -91,7 +92,8 @@ fn killed_between_receipt_and_settlement_nothing_is_lost() {
         assert_eq!(ids(place), (accepted.index, accepted.id.clone()));
     }
     // The hub did not hear the last answer: it asks again.
-    assert_eq!(&program.client.post_receipt(&network.sign(&receipt)).unwrap(), acknowledged.last().unwrap());
+    let again = Accepted { repeated: true, ..acknowledged.last().unwrap().clone() };
+    assert_eq!(program.client.post_receipt(&network.sign(&receipt)).unwrap(), again);
     let now = system_clock()();
     let outcomes = program.client.settle_once(&network.name, &network.settler, now).unwrap();
     assert_eq!(outcomes.len(), 1);
@@ -135,7 +137,7 @@ fn a_kill_in_the_middle_of_many_receipts_loses_no_acknowledged_one() {
     let path = folder.path().join("ledger.db");
     let mut store = Store::open(&path, &network.name, network.keys()).unwrap();
     for (note, accepted) in notes.iter().zip(&acknowledged) {
-        assert_eq!(post(&mut store, note).unwrap(), *accepted);
+        assert_eq!(post(&mut store, note).unwrap(), Accepted { repeated: true, ..accepted.clone() });
     }
     for note in &notes {
         post(&mut store, note).unwrap();

@@ -14,8 +14,9 @@ use crate::api::DEFAULT_PAGE;
 use crate::client::Client;
 use crate::config::ConfigFlags;
 
+/// Which ledger is asked.
 #[derive(Debug, Args)]
-struct Asked {
+pub(super) struct Asked {
     /// Address of the ledger [default: http:// and `listen` of the settings file]
     #[arg(long, env = "KVASIR_LEDGER_URL", value_name = "URL")]
     ledger: Option<String>,
@@ -25,7 +26,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn client(&self) -> Result<Client> {
+    pub(super) fn client(&self) -> Result<Client> {
         let flags = ConfigFlags { config: self.config.clone(), ..ConfigFlags::default() };
         client(self.ledger.as_deref(), &flags)
     }

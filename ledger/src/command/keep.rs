@@ -1,9 +1,9 @@
 //! `init` and `serve`: on the ledger's own machine.
 
 use std::fs;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -15,9 +15,11 @@ use tracing_subscriber::EnvFilter;
 use super::report;
 use crate::config::{ConfigFlags, DEFAULT_CONFIG, LedgerToml};
 use crate::server::{listen, serve, system_clock};
-use crate::store::{Store, sqlite_version};
+use crate::store::{Keys, Store, sqlite_version};
 
 const STORE: &str = "ledger.db";
+/// What `serve` logs: error, warn, info, debug, or a filter such as kvasir_ledger=debug.
+const LOG_VARIABLE: &str = "KVASIR_LOG";
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  kvasir-ledger init /var/lib/kvasir-ledger --network atlas \\\n    \
@@ -44,7 +46,9 @@ pub(super) struct Init {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  kvasir-ledger serve --config /var/lib/kvasir-ledger/ledger.toml\n  \
-                        kvasir-ledger serve --config ledger.toml --listen 127.0.0.1:0 --json")]
+                        kvasir-ledger serve --config ledger.toml --listen 127.0.0.1:0 --json\n\n\
+                        KVASIR_LOG says what is logged on standard error: error, warn, info (the default), debug, or a filter\n\
+                        such as kvasir_ledger=debug.")]
 pub(super) struct Serve {
     #[command(flatten)]
     config: ConfigFlags,
@@ -65,7 +69,9 @@ impl Init {
             bail!("{}: exists already; `init` never touches an existing ledger", config.display());
         }
         let store = self.folder.join(STORE);
-        Store::create(&store, &self.network)?;
+        if store.exists() {
+            check_is_empty(&store, &self.network)?;
+        }
         let text = |keys: &[PublicKey]| keys.iter().map(ToString::to_string).collect();
         let file = LedgerToml {
             network: Some(self.network.to_string()),
@@ -77,8 +83,16 @@ impl Init {
             settlers: text(&self.settlers),
             retired: Vec::new(),
         };
-        fs::write(&config, toml::to_string(&file)?)
-            .with_context(|| format!("{}: cannot be written", config.display()))?;
+        // The settings come first under another name, the database second, the settings' own name last: wherever this stops,
+        // running `init` again finishes it.
+        let unfinished = config.with_extension("toml.partial");
+        write_synced(&unfinished, toml::to_string(&file)?.as_bytes())
+            .with_context(|| format!("{}: cannot be written; nothing was made", unfinished.display()))?;
+        if !store.exists() {
+            Store::create(&store, &self.network)?;
+        }
+        fs::rename(&unfinished, &config)
+            .with_context(|| format!("{}: cannot be written; run the same `init` again", config.display()))?;
         let object = json!({ "network": file.network, "config": config, "store": store });
         let mut sentence = format!(
             "Ledger of network {} made in {}.\nServe it: kvasir-ledger serve --config {}",
@@ -95,10 +109,32 @@ impl Init {
     }
 }
 
+/// A database without settings beside it is what an `init` that was cut off leaves. It is taken up if nothing is in it.
+fn check_is_empty(store: &Path, network: &NetworkName) -> Result<()> {
+    let entries = Store::open(store, network, Keys::default())?.answers().head()?.0;
+    if entries > 0 {
+        bail!(
+            "{}: exists already and holds {entries} notes, but no {DEFAULT_CONFIG} lies beside it; `init` never touches such a \
+             ledger: restore the settings from a backup, or write them as docs/ledger.md says",
+            store.display()
+        );
+    }
+    Ok(())
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = fs::File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
 impl Serve {
     pub(super) fn run(self, json: bool) -> Result<()> {
         let settings = self.config.settings()?;
-        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+        let filter = match std::env::var(LOG_VARIABLE) {
+            Ok(text) => EnvFilter::try_new(&text).with_context(|| format!("{LOG_VARIABLE}={text}"))?,
+            Err(_) => EnvFilter::new("info"),
+        };
         // A second subscriber in one process (tests) is not worth failing for.
         let _ = tracing_subscriber::fmt()
             .with_env_filter(filter)

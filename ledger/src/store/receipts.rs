@@ -312,7 +312,7 @@ fn holds(from: u64, until: u64, time: u64) -> bool {
 /// The answer for an entry that was there before: the same as when it was new.
 pub(super) fn accepted(entry: StoredNote) -> Accepted {
     let StoredNote { index, kind, id, leaf, .. } = entry;
-    Accepted { index, kind, id, leaf, settlement: None }
+    Accepted { index, kind, id, leaf, settlement: None, repeated: true }
 }
 
 fn read_receipt(entry: &StoredNote) -> Result<Receipt, String> {

@@ -1,0 +1,180 @@
+//! The file: making it, opening it, and refusing what is not this network's ledger. No entry is read or written here.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kvasir_wire::note::NetworkName;
+use rusqlite::{Connection, OpenFlags};
+
+use super::at;
+use crate::refusal::LedgerError;
+
+/// Oldest SQLite that is trusted: earlier ones can corrupt a write-ahead log when it is reset.
+pub const OLDEST_SQLITE: i32 = 3_051_003;
+/// Marks the file as a ledger: "Kvas".
+const APPLICATION_ID: i32 = 0x4b76_6173;
+/// Layout of the tables; a change raises it.
+const LAYOUT: i32 = 1;
+/// How long a write waits for another process that holds the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+const SCHEMA: &str = include_str!("schema.sql");
+/// Tables that may only grow.
+const APPEND_ONLY: [&str; 9] = [
+    "about",
+    "entries",
+    "receipts",
+    "delegations",
+    "settlements",
+    "settled_sessions",
+    "accounts",
+    "postings",
+    "conflicts",
+];
+
+/// Makes a new, empty ledger file for `network`. Refuses where the file exists; where it fails nothing is left behind.
+pub(super) fn create(path: &Path, network: &NetworkName) -> Result<(), LedgerError> {
+    check_sqlite(path)?;
+    if path.exists() {
+        let reason = "exists already; `init` never touches an existing file, choose another path".to_owned();
+        return Err(LedgerError::NotALedger { path: path.to_owned(), reason });
+    }
+    let failed = at(path);
+    let connection = Connection::open(path).map_err(&failed)?;
+    if let Err(error) = lay_out(&connection, network) {
+        // Nothing was in it: what is left would only keep the next `init` from running.
+        drop(connection);
+        for name in [path.to_owned(), beside(path, "-wal"), beside(path, "-shm")] {
+            let _ = std::fs::remove_file(name);
+        }
+        return Err(failed(error));
+    }
+    // The folder's entry must survive a power failure too, or a typo and an accident look alike.
+    if let Some(folder) = path.parent() {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|error| LedgerError::NotALedger {
+            path: path.to_owned(),
+            reason: format!("its folder cannot be written to disk: {error}"),
+        })?;
+    }
+    Ok(())
+}
+
+/// Opens the existing ledger of `network` for reading and writing.
+pub(super) fn open_for_writing(path: &Path, network: &NetworkName) -> Result<Connection, LedgerError> {
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    check_network(&connection, path, network)?;
+    let failed = at(path);
+    prepare_for_writing(&connection).map_err(&failed)?;
+    let damage: String =
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(&failed)?;
+    if damage != "ok" {
+        return Err(LedgerError::NotALedger {
+            path: path.to_owned(),
+            reason: format!("the file is damaged ({damage}); keep a copy and restore the last good backup"),
+        });
+    }
+    Ok(connection)
+}
+
+/// A second connection to an existing ledger that can only read.
+pub fn open_for_reading(path: &Path, network: &NetworkName) -> Result<Connection, LedgerError> {
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    check_network(&connection, path, network)?;
+    Ok(connection)
+}
+
+/// The version of SQLite inside.
+pub fn sqlite_version() -> &'static str {
+    rusqlite::version()
+}
+
+fn open(path: &Path, access: OpenFlags) -> Result<Connection, LedgerError> {
+    check_sqlite(path)?;
+    let not_a_ledger =
+        |reason: &str| LedgerError::NotALedger { path: path.to_owned(), reason: reason.to_owned() };
+    if !path.is_file() {
+        return Err(not_a_ledger(
+            "there is no such file; check the path, or make a ledger with `kvasir-ledger init`",
+        ));
+    }
+    // No CREATE flag: a mistyped path must never become a second ledger.
+    let connection =
+        Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(at(path))?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(at(path))?;
+    let pragma = |name| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
+    if pragma("application_id").map_err(at(path))? != APPLICATION_ID {
+        return Err(not_a_ledger("is not a ledger's database; check the path"));
+    }
+    if pragma("user_version").map_err(at(path))? != LAYOUT {
+        return Err(not_a_ledger("has another version's layout; use the kvasir-ledger that wrote it"));
+    }
+    Ok(connection)
+}
+
+fn check_sqlite(path: &Path) -> Result<(), LedgerError> {
+    if rusqlite::version_number() >= OLDEST_SQLITE {
+        return Ok(());
+    }
+    let reason = format!(
+        "SQLite {} is linked, whose write-ahead log can corrupt the file; build with the bundled one (3.51.3 or newer)",
+        rusqlite::version()
+    );
+    Err(LedgerError::NotALedger { path: path.to_owned(), reason })
+}
+
+fn check_network(connection: &Connection, path: &Path, network: &NetworkName) -> Result<(), LedgerError> {
+    let find = "SELECT value FROM about WHERE key = 'network'";
+    let kept: String = connection.query_row(find, [], |row| row.get(0)).map_err(at(path))?;
+    if kept == network.as_str() {
+        return Ok(());
+    }
+    let reason = format!("keeps network {kept}, not {network}; check `network` and `store` in ledger.toml");
+    Err(LedgerError::NotALedger { path: path.to_owned(), reason })
+}
+
+fn prepare_for_writing(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "fullfsync", true)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    // Notes come from outside, SQL never does; still, nothing in the file may run on its own.
+    connection.pragma_update(None, "trusted_schema", false)
+}
+
+pub(super) fn lay_out(connection: &Connection, network: &NetworkName) -> rusqlite::Result<()> {
+    prepare_for_writing(connection)?;
+    let mut script = format!("BEGIN IMMEDIATE;\n{SCHEMA}\n");
+    for table in APPEND_ONLY {
+        for change in ["UPDATE", "DELETE"] {
+            script.push_str(&format!(
+                "CREATE TRIGGER no_{change}_of_{table} BEFORE {change} ON {table} \
+                 BEGIN SELECT RAISE(ABORT, '{table} only grows'); END;\n"
+            ));
+        }
+    }
+    // The name holds letters, digits, dots and hyphens only.
+    script.push_str(&format!("INSERT INTO about VALUES ('network', '{network}');\n"));
+    script.push_str(&format!(
+        "PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {LAYOUT};\nCOMMIT;"
+    ));
+    connection.execute_batch(&script)
+}
+
+/// The name of a file that SQLite keeps beside the database.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sqlite_is_new_enough() {
+        assert!(rusqlite::version_number() >= OLDEST_SQLITE, "{}", sqlite_version());
+    }
+}
