@@ -6,6 +6,7 @@
 
 use std::io;
 
+use kvasir_link::SUBPROTOCOL;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::http_refusal::HttpRefusal;
@@ -14,8 +15,6 @@ use crate::http_refusal::HttpRefusal;
 pub const MAX_HEAD_BYTES: usize = 8 * 1024;
 /// Most header lines in a head.
 pub const MAX_HEADERS: usize = 64;
-/// The WebSocket subprotocol that both ends must speak.
-pub const SUBPROTOCOL: &str = "kvasir.v1";
 
 /// Why no head could be had from a stream.
 #[derive(Debug, thiserror::Error)]

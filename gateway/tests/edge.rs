@@ -10,7 +10,7 @@ use std::{
 
 use kvasir_gateway::{
     certificate::{self, Names},
-    edge::{AdmissionLimits, Certificates, Edge, EdgeOptions, SpliceLimits},
+    edge::{Certificates, Edge, EdgeOptions, SlotLimits, SpliceLimits},
     http_head::MAX_HEAD_BYTES,
     stop::{Stopper, switch},
 };
@@ -269,7 +269,7 @@ async fn a_hub_that_does_not_answer_is_a_503_with_a_time() {
 #[tokio::test]
 async fn an_address_with_too_many_sessions_is_told() {
     let rig = Rig::start(|options| {
-        options.admission = AdmissionLimits { per_address: 1, ..AdmissionLimits::default() };
+        options.slots = SlotLimits { per_address: 1, ..SlotLimits::default() };
     })
     .await;
     let head = rig.good_head();
@@ -297,7 +297,7 @@ async fn an_address_with_too_many_sessions_is_told() {
 #[tokio::test]
 async fn connections_without_a_ticket_beyond_the_cap_are_closed_unread() {
     let rig = Rig::start(|options| {
-        options.admission = AdmissionLimits { unauthenticated: 1, ..AdmissionLimits::default() };
+        options.slots = SlotLimits { unauthenticated: 1, ..SlotLimits::default() };
     })
     .await;
     let idle = TcpStream::connect(rig.edge).await.unwrap();

@@ -4,11 +4,20 @@
 #[path = "../../gateway/tests/scene/mod.rs"]
 mod scene;
 
-use std::{net::SocketAddr, path::Path, sync::Arc};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use kvasir_gateway::{
     certificate::{self, Names},
     edge::{Certificates, Edge, EdgeOptions},
+    hub::filing::FilingTimes,
     settle::Poller,
     stop::{Stopper, switch},
 };
@@ -44,6 +53,11 @@ struct LedgerServer {
 
 impl LedgerServer {
     async fn start(folder: &Path, listen: SocketAddr) -> LedgerServer {
+        LedgerServer::start_by(folder, listen, server::system_clock()).await
+    }
+
+    /// One that goes by another clock.
+    async fn start_by(folder: &Path, listen: SocketAddr, clock: server::Clock) -> LedgerServer {
         let network: NetworkName = NETWORK.parse().unwrap();
         let keys = Keys {
             hubs: vec![key(1).public()],
@@ -62,7 +76,7 @@ impl LedgerServer {
             let stopped = async {
                 let _ = stopped.await;
             };
-            server::serve(listener, store, network, server::system_clock(), stopped).await.unwrap();
+            server::serve(listener, store, network, clock, stopped).await.unwrap();
         });
         LedgerServer { address, stop, run }
     }
@@ -80,7 +94,7 @@ impl LedgerServer {
 /// A price, a funded backbone, a wallet that has delegated to the worker.
 fn notes() -> Vec<Note> {
     let network: NetworkName = NETWORK.parse().unwrap();
-    let price = Price { network: network.clone(), per_byte: PricePerByte::FOUNDING, from: now() - 100 };
+    let price = Price { network: network.clone(), per_byte: PricePerByte::FOUNDING, from: now() - 1000 };
     let fund = Fund {
         network: network.clone(),
         account: key(BACKBONE).public().digest(),
@@ -157,9 +171,9 @@ async fn bytes_through_the_edge_become_credit_exactly_once() {
         blocking(move || (0..3).map(|_| first.look().unwrap()).collect::<Vec<_>>()),
         blocking(move || (0..3).map(|_| second.look().unwrap()).collect::<Vec<_>>()),
     );
-    // Both may have sent the very same settlement, and then both were told that it stands: the wallet tells how often it
-    // was credited.
-    assert!(one.iter().chain(&two).any(|look| look.credited_nanokvr == 7 * bytes as i64), "{one:?} {two:?}");
+    // Both may have sent the very same settlement: one is told that it is credited already, so the reports add up.
+    let credited: i64 = one.iter().chain(&two).map(|look| look.credited_nanokvr).sum();
+    assert_eq!(credited, 7 * bytes as i64, "{one:?} {two:?}");
     std::fs::remove_file(&cursor).unwrap();
     let mut third = poller(&ledger, Some(&cursor));
     let again = blocking(move || third.look().unwrap()).await;
@@ -189,24 +203,96 @@ async fn receipts_outlive_a_ledger_that_is_away() {
     ledger.stop().await;
     let receipt = whole_session(&mut worker, &mut backbone, &[(1000, 2000)]).await;
     assert_eq!(receipt.billed().get(), 3000);
-    let spooled = || {
-        let files = std::fs::read_dir(scene.spool.path()).unwrap();
-        files.filter(|entry| entry.as_ref().unwrap().path().is_file()).count()
-    };
-    assert_eq!(spooled(), 2, "the grant and the receipt");
+    assert_eq!(spooled(&scene), 2, "the grant and the receipt");
 
     // It comes back, and gets both.
     let ledger = LedgerServer::start(folder.path(), address).await;
-    patiently(async {
-        while spooled() > 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
-    })
-    .await;
+    all_filed(&scene).await;
     let mut settler = poller(&ledger, None);
     let look = blocking(move || settler.look().unwrap()).await;
     assert_eq!(look.credited_nanokvr, 21_000);
     drop(control);
     scene.stop().await;
     ledger.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receipts_of_a_hub_whose_clock_runs_ahead_are_paid_once_the_clock_is_set() {
+    let folder = tempfile::tempdir().unwrap();
+    // The hub is 200 seconds ahead of the ledger, which takes no receipt from more than 120 seconds ahead.
+    let behind = Arc::new(AtomicU64::new(200));
+    let clock = {
+        let behind = behind.clone();
+        Arc::new(move || now() - behind.load(Ordering::SeqCst))
+    };
+    let ledger = LedgerServer::start_by(folder.path(), ([127, 0, 0, 1], 0).into(), clock).await;
+    let client = ledger.client();
+    blocking(move || notes().iter().for_each(|note| drop(client.post_note(note).unwrap()))).await;
+    let scene = start_impatient(&ledger).await;
+    let (mut worker, mut backbone, control) = scene.pair(&key(WORKER), &key(BACKBONE)).await;
+    // The session ends in order: all three have the signed receipt, and the hub keeps it.
+    whole_session(&mut worker, &mut backbone, &[(1000, 2000)]).await;
+    assert_eq!(spooled(&scene), 1);
+    behind.store(0, Ordering::SeqCst);
+    all_filed(&scene).await;
+    let mut settler = poller(&ledger, None);
+    let look = blocking(move || settler.look().unwrap()).await;
+    assert_eq!(look.credited_nanokvr, 21_000);
+    drop(control);
+    scene.stop().await;
+    ledger.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delegation_that_arrives_late_pays_what_was_served_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = LedgerServer::start(folder.path(), ([127, 0, 0, 1], 0).into()).await;
+    let client = ledger.client();
+    let [price, fund, delegation] = <[Note; 3]>::try_from(notes()).unwrap();
+    blocking(move || [price, fund].iter().for_each(|note| drop(client.post_note(note).unwrap()))).await;
+    let scene = start_impatient(&ledger).await;
+    let (mut worker, mut backbone, control) = scene.pair(&key(WORKER), &key(BACKBONE)).await;
+    whole_session(&mut worker, &mut backbone, &[(1000, 2000)]).await;
+    // The hub stops before the wallet's owner has signed: its next start finds the receipt.
+    let spool = scene.spool.path().to_owned();
+    assert_eq!(spooled(&scene), 1);
+    drop((control, worker, backbone));
+    let kept = scene.stop_and_keep_spool().await;
+    let client = ledger.client();
+    blocking(move || drop(client.post_note(&delegation).unwrap())).await;
+    let scene = Scene::start_with(Arc::new(ledger.client()), |options| options.spool = spool.clone()).await;
+    patiently(async {
+        while std::fs::read_dir(&spool).unwrap().any(|entry| entry.unwrap().path().is_file()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let mut settler = poller(&ledger, None);
+    let look = blocking(move || settler.look().unwrap()).await;
+    assert_eq!(look.credited_nanokvr, 21_000);
+    scene.stop().await;
+    drop(kept);
+    ledger.stop().await;
+}
+
+/// A hub that sends postponed receipts again at once, and lets sessions go on meanwhile.
+async fn start_impatient(ledger: &LedgerServer) -> Scene {
+    Scene::start_with(Arc::new(ledger.client()), |options| {
+        options.filing = FilingTimes { retry: Duration::from_millis(20), cure: Duration::from_secs(600) };
+    })
+    .await
+}
+
+fn spooled(scene: &Scene) -> usize {
+    let files = std::fs::read_dir(scene.spool.path()).unwrap();
+    files.filter(|entry| entry.as_ref().unwrap().path().is_file()).count()
+}
+
+async fn all_filed(scene: &Scene) {
+    patiently(async {
+        while spooled(scene) > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
 }

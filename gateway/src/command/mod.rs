@@ -28,7 +28,7 @@ struct CommandLine {
     #[arg(long, global = true)]
     json: bool,
     /// What to log: error, warn, info, debug, or a filter such as kvasir_gateway=debug
-    #[arg(long, global = true, env = "KVASIR_GATEWAY_LOG", default_value = "info", value_name = "FILTER")]
+    #[arg(long, global = true, env = "KVASIR_LOG", default_value = "info", value_name = "FILTER")]
     log: String,
     #[command(subcommand)]
     command: Command,

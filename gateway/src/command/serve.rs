@@ -46,9 +46,9 @@ pub(super) fn edge(args: EdgeArgs, file: EdgeTable, json: bool) -> anyhow::Resul
         needed(args.edge_key, file.edge_key, "--edge-key", "KVASIR_GATEWAY_EDGE_KEY", "edge.edge_key")?;
     let mut options = EdgeOptions::new(listen, hub, network);
     for (cap, given) in [
-        (&mut options.admission.connections, args.max_connections.or(file.max_connections)),
-        (&mut options.admission.unauthenticated, args.max_unauthenticated.or(file.max_unauthenticated)),
-        (&mut options.admission.per_address, args.max_per_address.or(file.max_per_address)),
+        (&mut options.slots.connections, args.max_connections.or(file.max_connections)),
+        (&mut options.slots.unauthenticated, args.max_unauthenticated.or(file.max_unauthenticated)),
+        (&mut options.slots.per_address, args.max_per_address.or(file.max_per_address)),
     ] {
         *cap = given.unwrap_or(*cap);
     }
@@ -115,10 +115,11 @@ pub(super) fn settle(args: SettleArgs, file: SettleTable, json: bool) -> anyhow:
             println!("{}", serde_json::to_string(&look)?);
         } else {
             println!(
-                "{} settlements over {} bytes credited {} nanoKVR; {} refused",
+                "{} settlements over {} bytes credited {} nanoKVR; {} already credited; {} refused",
                 look.settlements,
                 look.bytes,
                 look.credited_nanokvr,
+                look.already_credited,
                 look.refused.len()
             );
         }

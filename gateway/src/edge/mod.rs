@@ -3,8 +3,8 @@
 //! Nothing that has not shown a good ticket reaches the hub, and after the head not a byte is looked at. The edge holds no
 //! signing key and keeps no books; what it knows about a session is how many bytes went by.
 
-mod admission;
 mod certificates;
+mod slots;
 mod splice;
 
 use std::{
@@ -14,6 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use kvasir_link::WORKER_PATH;
 use kvasir_wire::ticket::{EdgeKey, Role};
 use rustls::ServerConfig;
 use tokio::{
@@ -24,8 +25,8 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-pub use admission::{Admission, AdmissionLimits, Cap, Gate};
 pub use certificates::{CertificateError, Certificates, RELOAD_INTERVAL};
+pub use slots::{Cap, Gate, Slot, SlotLimits};
 pub use splice::{SpliceEnd, SpliceLimits, Spliced, splice};
 
 use crate::{
@@ -36,8 +37,6 @@ use crate::{
     ticket_check,
 };
 
-/// The one path that is served.
-pub const WORKER_PATH: &str = "/v1/worker";
 /// From accept to the hub's first answer.
 pub const UPGRADE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long sessions may go on after a stop was asked for.
@@ -56,7 +55,7 @@ pub struct EdgeOptions {
     /// The network that tickets must be for.
     pub network: String,
     /// Caps on connections.
-    pub admission: AdmissionLimits,
+    pub slots: SlotLimits,
     /// How long a splice may stand still.
     pub splice: SpliceLimits,
     /// From accept to the hub's first answer; [`UPGRADE_DEADLINE`] but in tests.
@@ -72,7 +71,7 @@ impl EdgeOptions {
             listen,
             hub,
             network,
-            admission: AdmissionLimits::default(),
+            slots: SlotLimits::default(),
             splice: SpliceLimits::default(),
             upgrade_deadline: UPGRADE_DEADLINE,
             drain_time: DRAIN_TIME,
@@ -124,7 +123,7 @@ impl Edge {
         let tls = certificates.server_config()?;
         let listener = listen::bind(options.listen)?;
         let address = listen::local_address(&listener)?;
-        let gate = Gate::new(options.admission);
+        let gate = Gate::new(options.slots);
         Ok(Edge {
             listener,
             address,
@@ -150,8 +149,8 @@ impl Edge {
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => match shared.gate.enter(peer.ip()) {
-                        Ok(admission) => {
-                            connections.spawn(serve(shared.clone(), stream, peer, admission));
+                        Ok(slot) => {
+                            connections.spawn(serve(shared.clone(), stream, peer, slot));
                         }
                         Err(cap) => tracing::warn!(%peer, ?cap, "connection closed unread: too many without a ticket"),
                     },
@@ -172,10 +171,10 @@ impl Edge {
 }
 
 /// One connection, from accept to its end.
-async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut admission: Admission) {
+async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut slot: Slot) {
     let started = Instant::now();
     let deadline = started + shared.options.upgrade_deadline;
-    let (mut client, mut hub) = match timeout_at(deadline, upgrade(&shared, stream, &mut admission)).await {
+    let (mut client, mut hub) = match timeout_at(deadline, upgrade(&shared, stream, &mut slot)).await {
         Ok(Ok(joined)) => joined,
         Ok(Err(failure)) => {
             tracing::info!(%peer, "not upgraded: {failure}");
@@ -220,12 +219,12 @@ enum NotUpgraded {
 async fn upgrade(
     shared: &Shared,
     stream: TcpStream,
-    admission: &mut Admission,
+    slot: &mut Slot,
 ) -> Result<(TlsStream<TcpStream>, TcpStream), NotUpgraded> {
     stream.set_nodelay(true).map_err(NotUpgraded::Client)?;
     let mut client = TlsAcceptor::from(shared.tls.clone()).accept(stream).await.map_err(NotUpgraded::Tls)?;
     let joined = match RequestHead::read(&mut client).await {
-        Ok(head) => join_hub(shared, &head, admission).await,
+        Ok(head) => join_hub(shared, &head, slot).await,
         Err(HeadError::Refused(refusal)) => Err(refusal),
         Err(error) => return Err(error.into()),
     };
@@ -246,24 +245,24 @@ async fn upgrade(
 async fn join_hub(
     shared: &Shared,
     head: &RequestHead,
-    admission: &mut Admission,
+    slot: &mut Slot,
 ) -> Result<(TcpStream, Vec<u8>), HttpRefusal> {
     head.check_route(&[WORKER_PATH])?;
     head.check_upgrade()?;
     check_ticket(shared, head.bearer()?)?;
-    match admission.over() {
+    match slot.over() {
         Some(Cap::PerAddress) => {
-            let limit = shared.options.admission.per_address;
+            let limit = shared.options.slots.per_address;
             return Err(HttpRefusal::too_many(format!("this address has {limit} connections already"), 60));
         }
         Some(_) => {
-            let limit = shared.options.admission.connections;
+            let limit = shared.options.slots.connections;
             return Err(HttpRefusal::unavailable(
                 format!("this edge holds {limit} connections, its limit"),
                 60,
             ));
         }
-        None => admission.authenticated(),
+        None => slot.authenticated(),
     }
     let unreachable = |error: io::Error| {
         tracing::error!(hub = shared.options.hub, "the hub does not answer: {error}");

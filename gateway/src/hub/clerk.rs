@@ -61,6 +61,7 @@ pub(super) struct Clerk<'session> {
     to_backbone: &'session HubSender,
     due: &'session Notify,
     events: mpsc::Sender<Event>,
+    began: Instant,
     last_cut: Instant,
     /// Since when an end owes a signature.
     asked: Option<Instant>,
@@ -92,6 +93,7 @@ impl<'session> Clerk<'session> {
             to_backbone: ends.1,
             due,
             events,
+            began: Instant::now(),
             last_cut: Instant::now(),
             asked: None,
             draining: None,
@@ -146,7 +148,7 @@ impl<'session> Clerk<'session> {
                 self.file(note).await
             }
             (Kind::Grant, Role::Backbone) => {
-                let note = lock(self.books).granted(&payload.bytes).map_err(disputed)?;
+                let note = lock(self.books).granted(&payload.bytes, unix_now()).map_err(disputed)?;
                 self.file_grant(note).await
             }
             // Whoever asks, the session is drained; the worker's wish is told the backbone, which makes the calls.
@@ -234,14 +236,21 @@ impl<'session> Clerk<'session> {
             return Some(disputed(Refusal::new(RefusalCode::TimedOut, sentence, "connect again")));
         }
         let mut books = lock(self.books);
+        if !books.has_grant() && self.began.elapsed() >= self.hub.grant_time {
+            let sentence =
+                format!("the backbone sent no grant within {:?} of the welcome", self.hub.grant_time);
+            let remedy = "nothing is served without one: have the backbone send its grant first; update the older side";
+            return Some(disputed(Refusal::new(RefusalCode::TimedOut, sentence, remedy)));
+        }
         let totals = books.totals();
         let over_limit = self.limit > 0 && totals.up.saturating_add(totals.down) >= self.limit;
-        if over_limit && self.draining.is_none() {
+        let reached = match over_limit {
+            true => Some("the ticket's limit of bytes was reached"),
+            false => books.grant_is_spent(unix_now()),
+        };
+        if let (Some(word), None) = (reached, &self.draining) {
             drop(books);
-            self.drain(
-                Drain { reason: DrainReason::LimitReached, reconnect_in_ms: 0, try_for_ms: 0 },
-                "the ticket's limit of bytes was reached",
-            );
+            self.drain(Drain { reason: DrainReason::LimitReached, reconnect_in_ms: 0, try_for_ms: 0 }, word);
             books = lock(self.books);
         }
         let drained = self.draining.is_some_and(|draining| {
@@ -297,17 +306,26 @@ impl<'session> Clerk<'session> {
 
     fn not_filed(&self, error: &FilingError) -> Ended {
         tracing::error!(session = %self.session.short(), "{error}");
-        let (code, remedy) = match error {
+        let (code, sentence, remedy) = match error {
+            FilingError::Postponed(_) => (
+                RefusalCode::ReceiptDisputed,
+                error.to_string(),
+                "have done what the ledger says, then connect again; the hub keeps the receipts and sends them again by itself",
+            ),
             FilingError::Refused(_) => (
                 RefusalCode::ReceiptDisputed,
+                error.to_string(),
                 "see what the ledger says; a backbone needs a grant that covers the session and a funded account",
             ),
-            _ => (
+            // Paths are the operator's to know; the ends cannot do anything about them.
+            FilingError::Spool { .. } | FilingError::Full { .. } => (
                 RefusalCode::Internal,
-                "connect again; the operator of the hub finds this sentence in its log",
+                "the hub cannot keep receipts on its disk".to_owned(),
+                "connect again later; earlier receipts stay valid. The hub's operator finds the reason in its log",
             ),
+            FilingError::Stopped => (RefusalCode::Draining, error.to_string(), "connect again"),
         };
-        Ended::Refused { by: None, refusal: Refusal::new(code, error.to_string(), remedy).retry_after(60) }
+        Ended::Refused { by: None, refusal: Refusal::new(code, sentence, remedy).retry_after(60) }
     }
 }
 

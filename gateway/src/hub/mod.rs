@@ -8,6 +8,7 @@ mod clerk;
 mod control;
 pub mod door;
 pub mod filing;
+mod fitting;
 mod pairing;
 mod registry;
 mod session;
@@ -40,19 +41,21 @@ pub use session::SessionClosed;
 pub use status::{BackboneReport, RefusalReport, SessionReport, Status, WaitingReport};
 
 use crate::{
-    edge::{Admission, AdmissionLimits, Gate},
+    edge::{Gate, Slot, SlotLimits},
     http_refusal::json_response,
     listen::{self, ListenError},
     stop::{Stop, switch},
 };
 use door::{DoorError, Visit};
-use filing::{Filer, Filing, Ledger};
+use filing::{Filer, Filing, FilingTimes, Ledger};
 use registry::Registry;
 
 /// From accept to the admission.
 pub const DOOR_TIME: Duration = Duration::from_secs(10);
 /// How long sessions may take to finish once a stop was asked for.
 pub const DRAIN_TIME: Duration = Duration::from_secs(30);
+/// How long a backbone may take from the welcome to the session's grant.
+pub const GRANT_TIME: Duration = Duration::from_secs(10);
 /// How often the ledger is asked for its price once it has named one,
 const PRICE_INTERVAL: Duration = Duration::from_secs(30);
 /// and until then.
@@ -76,6 +79,10 @@ pub struct HubOptions {
     pub link: LinkOptions,
     /// How long sessions may take to finish once a stop was asked for; [`DRAIN_TIME`] but in tests.
     pub drain_time: Duration,
+    /// How long a backbone may take to send a session's grant; [`GRANT_TIME`] but in tests.
+    pub grant_time: Duration,
+    /// How long the filing of receipts waits for cures; the defaults but in tests.
+    pub filing: FilingTimes,
 }
 
 impl HubOptions {
@@ -85,9 +92,11 @@ impl HubOptions {
             listen,
             identity,
             spool,
-            connections: AdmissionLimits::default().connections,
+            connections: SlotLimits::default().connections,
             link: LinkOptions::default(),
             drain_time: DRAIN_TIME,
+            grant_time: GRANT_TIME,
+            filing: FilingTimes::default(),
         }
     }
 }
@@ -123,6 +132,7 @@ pub struct HubServer {
 struct Hub {
     identity: HubIdentity,
     link: LinkOptions,
+    grant_time: Duration,
     registry: Registry,
     filing: Filing,
     /// Leaf hash of the price note that holds, as the ledger last said.
@@ -139,11 +149,11 @@ impl HubServer {
     ) -> Result<Self, HubError> {
         let listener = listen::bind(options.listen)?;
         let address = listen::local_address(&listener)?;
-        let (filing, filer) = filing::open(&options.spool, ledger.clone())
+        let (filing, filer) = filing::open(&options.spool, ledger.clone(), options.filing)
             .map_err(|source| HubError::Spool { path: options.spool.clone(), source })?;
         // Every worker comes from an edge's address, so the caps for one address are the caps for all.
-        let limits = AdmissionLimits::default();
-        let gate = Gate::new(AdmissionLimits {
+        let limits = SlotLimits::default();
+        let gate = Gate::new(SlotLimits {
             connections: options.connections,
             per_address: options.connections,
             unauthenticated_per_address: limits.unauthenticated,
@@ -152,6 +162,7 @@ impl HubServer {
         let hub = Arc::new(Hub {
             identity: options.identity,
             link: options.link,
+            grant_time: options.grant_time,
             registry: Registry::default(),
             filing,
             price: Mutex::default(),
@@ -180,8 +191,8 @@ impl HubServer {
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => match gate.enter(peer.ip()) {
-                        Ok(admission) => {
-                            connections.spawn(serve(hub.clone(), stream, peer, admission, stop.clone()));
+                        Ok(slot) => {
+                            connections.spawn(serve(hub.clone(), stream, peer, slot, stop.clone()));
                         }
                         Err(cap) => tracing::warn!(%peer, ?cap, "connection closed unread: too many without a ticket"),
                     },
@@ -239,7 +250,14 @@ impl Hub {
     }
 
     fn status(&self) -> Status {
-        Status { receipts_in_spool: self.filing.waiting(), price: self.price(), ..self.registry.status() }
+        Status {
+            receipts_in_spool: self.filing.waiting(),
+            receipts_postponed: self.filing.postponed(),
+            postponed_because: self.filing.postponed_because(),
+            receipts_refused: self.filing.refused(),
+            price: self.price(),
+            ..self.registry.status()
+        }
     }
 }
 
@@ -267,8 +285,8 @@ async fn watch_price(hub: Arc<Hub>, ledger: Arc<dyn Ledger>) {
 }
 
 /// One connection, from accept to its end.
-async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut admission: Admission, stop: Stop) {
-    if admission.over().is_some() {
+async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slot, stop: Stop) {
+    if slot.over().is_some() {
         tracing::warn!(%peer, "connection closed unread: the hub holds as many as it may");
         return;
     }
@@ -293,7 +311,7 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut admission
         Visit::Status(stream) => return answer(stream, 200, &hub.status()).await,
         Visit::Link(accepted) => *accepted,
     };
-    admission.authenticated();
+    slot.authenticated();
     let holder = accepted.admission.holder;
     match accepted.admission.purpose.clone() {
         Purpose::Worker(offer) => match accepted.admit() {

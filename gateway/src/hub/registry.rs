@@ -17,7 +17,10 @@ use kvasir_wire::{
 };
 use tokio::sync::{oneshot, watch};
 
-use super::status::{BackboneReport, RefusalReport, SessionReport, Status, WaitingReport};
+use super::{
+    fitting::common_plugin,
+    status::{BackboneReport, RefusalReport, SessionReport, Status, WaitingReport},
+};
 
 /// Refusals that the status report remembers.
 const REMEMBERED_REFUSALS: usize = 20;
@@ -180,7 +183,7 @@ impl Registry {
         let mut fewest = usize::MAX;
         let mut last_misfit = None;
         for (number, control) in &table.controls {
-            match common_plugin(admission, offer, control) {
+            match common_plugin(admission, offer, &control.admission, &control.offer) {
                 Ok(plugin) => {
                     if !passed.contains(number) && control.sessions < fewest {
                         fewest = control.sessions;
@@ -196,7 +199,10 @@ impl Registry {
                 Err(misfit) => last_misfit = Some(misfit),
             }
         }
-        let fits = table.controls.values().any(|control| common_plugin(admission, offer, control).is_ok());
+        let fits = table
+            .controls
+            .values()
+            .any(|control| common_plugin(admission, offer, &control.admission, &control.offer).is_ok());
         match (best, last_misfit) {
             (Some(found), _) => Choice::Offer(Box::new(found)),
             (None, Some(misfit)) if !fits => Choice::Refuse(misfit),
@@ -348,67 +354,6 @@ impl Table {
     fn number(&mut self) -> LinkNumber {
         self.next += 1;
         LinkNumber(self.next)
-    }
-}
-
-/// The first plugin of the backbone's list that the worker has too and that both tickets may allow.
-fn common_plugin(
-    admission: &Admission,
-    offer: &WorkerOffer,
-    control: &Control,
-) -> Result<PluginDigest, Refusal> {
-    let common: Vec<&PluginDigest> =
-        control.offer.plugins.iter().filter(|plugin| offer.plugins.contains(plugin)).collect();
-    if common.is_empty() {
-        return Err(Refusal::new(
-            RefusalCode::NothingInCommon,
-            format!(
-                "the worker runs the plugins {}, the backbone asks for {}",
-                short_list(&offer.plugins),
-                short_list(&control.offer.plugins)
-            ),
-            "install a plugin on the worker that the backbone asks for",
-        )
-        .retry_after(RETRY_SECONDS));
-    }
-    if !control.offer.formats.iter().any(|format| offer.formats.contains(format)) {
-        return Err(Refusal::new(
-            RefusalCode::NothingInCommon,
-            format!(
-                "the worker's kernels take the tensor formats {:?}, the model's experts are in {:?} (GGUF type numbers)",
-                offer.formats, control.offer.formats
-            ),
-            "run the worker with a plugin that takes these formats",
-        )
-        .retry_after(RETRY_SECONDS));
-    }
-    let allowed =
-        |claims: &kvasir_wire::ticket::TicketClaims, plugin: &PluginDigest| claims.may_allow(plugin);
-    let found = common.iter().find(|plugin| {
-        allowed(admission.ticket.claims(), plugin) && allowed(control.admission.ticket.claims(), plugin)
-    });
-    found.map(|plugin| **plugin).ok_or_else(|| {
-        Refusal::new(
-            RefusalCode::PluginNotAllowed,
-            format!("a ticket allows none of the plugins that both ends have: {}", short_list(&control.offer.plugins)),
-            "ask the operator for tickets that name the plugin or its publisher (kvasir-gateway ticket --plugin)",
-        )
-    })
-}
-
-/// Seconds after which a worker that fits no backbone may look again: another backbone may have come.
-const RETRY_SECONDS: u32 = 60;
-
-/// A few digests, short, for a sentence.
-fn short_list(plugins: &[PluginDigest]) -> String {
-    let shown: Vec<String> =
-        plugins.iter().take(4).map(|plugin| plugin.to_string()[..12].to_owned()).collect();
-    match (shown.len(), plugins.len()) {
-        (0, _) => "(none)".into(),
-        (shown_count, all) if all > shown_count => {
-            format!("{} and {} more", shown.join(", "), all - shown_count)
-        }
-        _ => shown.join(", "),
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 use kvasir_link::{HubLink, HubReceiver, HubSender, Incoming, LinkError, unix_now};
 use kvasir_wire::{
     assemble::Payload,
-    frame::FrameError,
+    frame::{FrameError, Kind},
     id::SessionId,
     receipt::CUT_BYTES,
     refusal::{Refusal, RefusalCode},
@@ -102,8 +102,9 @@ pub(super) async fn run(
     let (mut from_worker, mut from_backbone) = (worker.receiver, backbone.receiver);
     let (to_worker, to_backbone) = (worker.sender, backbone.sender);
     let mut clerk = Clerk::new(hub, session, &books, (&to_worker, &to_backbone), &due, events.clone(), limit);
-    let up = Pump { side: Role::Backbone, books: &books, to: &to_worker, events: &events, due: &due };
-    let down = Pump { side: Role::Worker, books: &books, to: &to_backbone, events: &events, due: &due };
+    let pump = |side, to, may_call| Pump { side, books: &books, to, events: &events, due: &due, may_call };
+    let mut up = pump(Role::Backbone, &to_worker, false);
+    let mut down = pump(Role::Worker, &to_backbone, true);
     let ended = tokio::select! {
         biased;
         refusal = told(&mut end) => Ended::Refused { by: None, refusal },
@@ -197,10 +198,12 @@ struct Pump<'session> {
     to: &'session HubSender,
     events: &'session mpsc::Sender<Event>,
     due: &'session Notify,
+    /// Whether calls may pass: a backbone's only behind its grant, so that no worker serves what cannot be billed.
+    may_call: bool,
 }
 
 impl Pump<'_> {
-    async fn run(&self, from: &mut HubReceiver) -> Infallible {
+    async fn run(&mut self, from: &mut HubReceiver) -> Infallible {
         let over = loop {
             if let Err(ended) = self.pass_on(from).await {
                 break ended;
@@ -210,15 +213,26 @@ impl Pump<'_> {
         std::future::pending().await
     }
 
-    async fn pass_on(&self, from: &mut HubReceiver) -> Result<(), Ended> {
+    async fn pass_on(&mut self, from: &mut HubReceiver) -> Result<(), Ended> {
         let relay = match from.next().await.map_err(at(self.side))? {
             Incoming::Relay(relay) => relay,
             Incoming::Own(payload) => {
+                self.may_call |= payload.kind == Kind::Grant;
                 // Fails only when the clerk has gone, and the pumps with it.
                 let _ = self.events.send(Event::From(self.side, payload)).await;
                 return Ok(());
             }
         };
+        if !self.may_call && relay.headers.iter().any(|header| header.kind == Kind::Call) {
+            return Err(Ended::Refused {
+                by: None,
+                refusal: Refusal::new(
+                    RefusalCode::ProtocolError,
+                    format!("the {} called before it sent the session's grant", self.side),
+                    "have the backbone send its grant first; update the older of the two sides",
+                ),
+            });
+        }
         let now = unix_now();
         let mut answered = Vec::new();
         let observed = {

@@ -15,6 +15,12 @@ pub struct Status {
     pub closed_sessions: u64,
     /// Receipts that the ledger does not have yet.
     pub receipts_in_spool: usize,
+    /// Those among them that the ledger takes only once somebody has done what it says.
+    pub receipts_postponed: usize,
+    /// What the ledger said about the latest of those.
+    pub postponed_because: Option<String>,
+    /// Receipts that the ledger refused for good since the start; they lie in `refused/` in the spool.
+    pub receipts_refused: usize,
     /// Leaf hash of the price note in use; absent while the ledger has named none.
     pub price: Option<String>,
     /// The latest refusals, the newest first.

@@ -51,12 +51,17 @@ pub struct MemoryLedger {
     pub receipts: Mutex<Vec<Note>>,
     pub grants: Mutex<Vec<Note>>,
     pub refuse: bool,
+    /// Receipts wait for somebody to do something.
+    pub uncured: bool,
 }
 
 impl Ledger for MemoryLedger {
     fn post_receipt(&self, note: &Note) -> Result<(), LedgerError> {
         if self.refuse {
             return Err(LedgerError::Refused("no funds".into()));
+        }
+        if self.uncured {
+            return Err(LedgerError::Curable("no delegation".into()));
         }
         self.receipts.lock().unwrap().push(note.clone());
         Ok(())
@@ -99,10 +104,16 @@ pub fn now() -> u64 {
 
 impl Scene {
     pub async fn start(ledger: Arc<dyn Ledger>) -> Scene {
+        Scene::start_with(ledger, |_| {}).await
+    }
+
+    /// A hub with other options than the usual ones.
+    pub async fn start_with(ledger: Arc<dyn Ledger>, change: impl FnOnce(&mut HubOptions)) -> Scene {
         let (hub_key, edge_key) = (key(1), EdgeKey::from_bytes([4; 32]));
         let identity = HubIdentity { network: NETWORK.into(), key: hub_key.clone(), edge: edge_key.clone() };
         let spool = tempfile::tempdir().unwrap();
-        let options = HubOptions::new(([127, 0, 0, 1], 0).into(), identity, spool.path().into());
+        let mut options = HubOptions::new(([127, 0, 0, 1], 0).into(), identity, spool.path().into());
+        change(&mut options);
         let closed = Arc::new(Mutex::new(Vec::new()));
         let log = closed.clone();
         let log = Box::new(move |line: &SessionClosed| log.lock().unwrap().push(line.clone()));
@@ -201,8 +212,14 @@ impl Scene {
     }
 
     pub async fn stop(self) {
+        drop(self.stop_and_keep_spool().await);
+    }
+
+    /// Stops the hub; its spool folder lives as long as what is given back.
+    pub async fn stop_and_keep_spool(self) -> tempfile::TempDir {
         self.stopper.stop();
         patiently(self.run).await.unwrap();
+        self.spool
     }
 }
 
@@ -348,6 +365,14 @@ impl BackboneEnd {
 
     pub fn id(&self) -> SessionId {
         self.terms.session
+    }
+
+    /// Makes the grant anew, for so many bytes and seconds from now on.
+    pub fn regrant(&mut self, bytes: u64, seconds: u64) {
+        let grant = Grant::parse(self.grant.text()).unwrap();
+        let grant = Grant { bytes: MeteredBytes::new(bytes).unwrap(), until: now() + seconds, ..grant };
+        self.grant = grant.sign(&self.key).unwrap();
+        self.terms.grant = self.grant.leaf_hash();
     }
 
     /// Sends the session's grant, which must be the first thing.

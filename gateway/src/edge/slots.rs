@@ -1,6 +1,6 @@
 //! Who may have a connection: caps on all connections, on those that have shown no ticket yet, and on one address.
 //!
-//! A connection takes an [`Admission`] at accept and gives it back by dropping it. The two caps on connections without a
+//! A connection takes a [`Slot`] at accept and gives it back by dropping it. The two caps on connections without a
 //! ticket are hard: what exceeds them is closed before a byte is read, since answering would cost more than it. The other
 //! two are told to the peer after its request head, so a person can see which limit it met.
 
@@ -12,7 +12,7 @@ use std::{
 
 /// Caps on connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdmissionLimits {
+pub struct SlotLimits {
     /// All connections, those in handshake included.
     pub connections: usize,
     /// Connections that have not shown a ticket yet.
@@ -23,10 +23,10 @@ pub struct AdmissionLimits {
     pub unauthenticated_per_address: usize,
 }
 
-impl Default for AdmissionLimits {
+impl Default for SlotLimits {
     fn default() -> Self {
         // Two descriptors a session: 4,000 sessions fit into the 20,000 of a common hard limit with room to spare.
-        AdmissionLimits {
+        SlotLimits {
             connections: 4_000,
             unauthenticated: 512,
             per_address: 256,
@@ -51,7 +51,7 @@ pub enum Cap {
 /// The counters, shared by the accept loop and every connection.
 #[derive(Debug)]
 pub struct Gate {
-    limits: AdmissionLimits,
+    limits: SlotLimits,
     counts: Mutex<Counts>,
 }
 
@@ -69,12 +69,12 @@ struct Count {
 
 impl Gate {
     /// A gate with no connections.
-    pub fn new(limits: AdmissionLimits) -> Arc<Self> {
+    pub fn new(limits: SlotLimits) -> Arc<Self> {
         Arc::new(Gate { limits, counts: Mutex::default() })
     }
 
     /// Takes a place for a connection that has shown nothing yet, or says which hard cap it met.
-    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Admission, Cap> {
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Slot, Cap> {
         let address = counted_address(address);
         let mut counts = self.lock();
         let here = counts.by_address.get(&address).copied().unwrap_or_default();
@@ -92,7 +92,7 @@ impl Gate {
             None
         };
         counts.add(address, true);
-        Ok(Admission { gate: self.clone(), address, unauthenticated: true, over })
+        Ok(Slot { gate: self.clone(), address, unauthenticated: true, over })
     }
 
     /// Connections now, and how many of them have shown no ticket yet.
@@ -128,16 +128,16 @@ impl Counts {
     }
 }
 
-/// One connection's place; dropping it gives the place back.
+/// One connection's slot; dropping it gives it back.
 #[derive(Debug)]
-pub struct Admission {
+pub struct Slot {
     gate: Arc<Gate>,
     address: IpAddr,
     unauthenticated: bool,
     over: Option<Cap>,
 }
 
-impl Admission {
+impl Slot {
     /// The cap that this connection is beyond and must be told of, if any.
     pub fn over(&self) -> Option<Cap> {
         self.over
@@ -151,7 +151,7 @@ impl Admission {
     }
 }
 
-impl Drop for Admission {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.gate.lock().remove(self.address, true, self.unauthenticated);
     }
@@ -175,12 +175,8 @@ mod tests {
 
     #[test]
     fn every_cap_is_met_and_given_back() {
-        let limits = AdmissionLimits {
-            connections: 4,
-            unauthenticated: 3,
-            per_address: 3,
-            unauthenticated_per_address: 2,
-        };
+        let limits =
+            SlotLimits { connections: 4, unauthenticated: 3, per_address: 3, unauthenticated_per_address: 2 };
         let gate = Gate::new(limits);
         let mut a = gate.enter(address("10.0.0.1")).unwrap();
         let b = gate.enter(address("::ffff:10.0.0.1")).unwrap();
@@ -207,8 +203,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_subscriber_counts_once() {
-        let gate =
-            Gate::new(AdmissionLimits { unauthenticated_per_address: 1, ..AdmissionLimits::default() });
+        let gate = Gate::new(SlotLimits { unauthenticated_per_address: 1, ..SlotLimits::default() });
         let _one = gate.enter(address("2001:db8:1:2::1")).unwrap();
         assert!(gate.enter(address("2001:db8:1:2:ffff::9")).is_err());
         assert!(gate.enter(address("2001:db8:1:3::1")).is_ok());
