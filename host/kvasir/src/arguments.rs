@@ -220,7 +220,7 @@ pub enum PlacementArgument {
 
 #[derive(Args)]
 pub struct WorkerArguments {
-    /// Gateway to dial: wss://HOST[:PORT].
+    /// Gateway to dial: `wss://HOST` or `wss://HOST:PORT`.
     #[arg(long, env = "KVASIR_GATEWAY")]
     pub gateway: String,
     /// Ticket file from the network's operator.
