@@ -1,28 +1,28 @@
-//! What the tests of the whole share: where things lie, reference outputs, experts without a sandbox.
+//! What the tests of the whole share: where things lie, the programs of this build, reference outputs, the released
+//! plugin, experts without a sandbox, and how a test says that it was skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 pub mod golden;
+mod programs;
 pub mod reference_experts;
+pub mod released_plugin;
+
+pub use programs::{build_programs, program};
 
 /// The root of the checkout.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A program of this build, which lies beside the folder of the running test.
+/// Says that a test checks less than it could: one line `skipped: <reason> (<detail>)`, whose reason stands in
+/// README.md under "What may be skipped, and why".
 ///
-/// # Panics
-/// Where it was not built: `cargo test --workspace` builds it, `cargo test -p kvasir-tests` alone does not.
-pub fn program(name: &str) -> PathBuf {
-    let mut folder = std::env::current_exe().unwrap();
-    folder.pop();
-    if folder.ends_with("deps") {
-        folder.pop();
-    }
-    let path = folder.join(name);
-    assert!(path.exists(), "{} is missing: cargo build --workspace --bins", path.display());
-    path
+/// Written to the process's own standard error: what `eprintln!` writes is shown for failed tests alone.
+pub fn skipped(reason: &str, detail: &str) {
+    let line = format!("skipped: {reason} ({detail})\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
 }

@@ -12,6 +12,8 @@ use kvasir_backbone::{
 use kvasir_model::Model;
 use kvasir_numerics::InstructionSet;
 use kvasir_tests::reference_experts::ReferenceExperts;
+use kvasir_tests::released_plugin::sandboxed;
+use kvasir_tests::skipped;
 
 const PROMPT: &str = "Kenya is in Africa. The capital of Kenya is Nairobi. The dialling code of Kenya is +";
 const OTHER: &str = "Die Hauptstadt von Norwegen ist";
@@ -70,12 +72,22 @@ fn threads_and_chunks_change_no_bit() {
             usize::MAX,
             SamplerOptions::default(),
         );
+        let in_sandbox = sandboxed(&model);
         for threads in [1, 2] {
             let backbone = backbone(&model, threads);
             for chunk in [1, 7, usize::MAX] {
-                let again =
-                    text(&backbone, &mut ReferenceExperts::fast(&model), chunk, SamplerOptions::default());
-                assert_eq!(again, reference, "{} with {threads} threads, chunks of {chunk}", model.name());
+                let ways: [(&str, Box<dyn Experts>); 2] = [
+                    ("exact arithmetic", Box::new(ReferenceExperts::fast(&model))),
+                    ("released plugin", in_sandbox()),
+                ];
+                for (way, mut experts) in ways {
+                    let again = text(&backbone, experts.as_mut(), chunk, SamplerOptions::default());
+                    assert!(
+                        again == reference,
+                        "{}, {way}: {threads} threads and chunks of {chunk} change a bit",
+                        model.name()
+                    );
+                }
             }
         }
     }
@@ -92,7 +104,7 @@ fn instruction_sets_change_no_bit() {
             })
             .collect();
         if texts.len() == 1 {
-            println!("skipped: this machine has no vector instructions to compare with the scalar reference");
+            skipped("no vector instructions", "the scalar reference is compared with nothing");
         }
         assert!(texts.iter().all(|text| *text == texts[0]), "{}", model.name());
     }
@@ -124,18 +136,28 @@ fn step(backbone: &Backbone, experts: &mut dyn Experts, sequence: &mut Sequence,
 #[test]
 fn company_changes_no_bit() {
     let model = atlas();
-    let backbone = backbone(&model, 2);
-    let mut experts = ReferenceExperts::fast(&model);
-    let (first, second) = (tokens(&model, PROMPT), tokens(&model, OTHER));
-    let first_alone = alone(&backbone, &mut experts, &first);
-    let second_alone = alone(&backbone, &mut experts, &second);
+    let in_sandbox = sandboxed(&model);
+    let mut texts = Vec::new();
+    for threads in [1, 2] {
+        let backbone = backbone(&model, threads);
+        texts.push(in_company(&backbone, &mut ReferenceExperts::fast(&model)));
+        texts.push(in_company(&backbone, in_sandbox().as_mut()));
+    }
+    assert!(texts.iter().all(|text| *text == texts[0]), "threads or kind of experts change a bit");
+}
+
+/// Two texts alone, then in turns, then both in one pass, cut differently: the same bits, which are returned.
+fn in_company(backbone: &Backbone, experts: &mut dyn Experts) -> [Vec<Vec<u32>>; 2] {
+    let (first, second) = (tokens(backbone.model(), PROMPT), tokens(backbone.model(), OTHER));
+    let first_alone = alone(backbone, experts, &first);
+    let second_alone = alone(backbone, experts, &second);
 
     // Passes of two sequences that alternate.
     let (mut one, mut two) = (backbone.start(), backbone.start());
     for at in 0..first.len() {
-        assert_eq!(step(&backbone, &mut experts, &mut one, first[at]), first_alone[at], "token {at}");
+        assert_eq!(step(backbone, experts, &mut one, first[at]), first_alone[at], "token {at}");
         if let Some(token) = second.get(at) {
-            assert_eq!(step(&backbone, &mut experts, &mut two, *token), second_alone[at], "token {at}");
+            assert_eq!(step(backbone, experts, &mut two, *token), second_alone[at], "token {at}");
         }
     }
 
@@ -146,16 +168,17 @@ fn company_changes_no_bit() {
         Feed { sequence: &mut one, tokens: &first[..cut[0]], logits: Wanted::All },
         Feed { sequence: &mut two, tokens: &second[..cut[1]], logits: Wanted::Last },
     ];
-    let logits = backbone.forward(&mut feeds, &mut experts).unwrap_or_else(|error| panic!("{error}"));
+    let logits = backbone.forward(&mut feeds, experts).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(logits[0].rows().map(bits).collect::<Vec<_>>(), first_alone[..cut[0]]);
     assert_eq!(bits(logits[1].values()), second_alone[cut[1] - 1]);
     let mut feeds = [
         Feed { sequence: &mut two, tokens: &second[cut[1]..], logits: Wanted::All },
         Feed { sequence: &mut one, tokens: &first[cut[0]..], logits: Wanted::None },
     ];
-    let logits = backbone.forward(&mut feeds, &mut experts).unwrap_or_else(|error| panic!("{error}"));
+    let logits = backbone.forward(&mut feeds, experts).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(logits[0].rows().map(bits).collect::<Vec<_>>(), second_alone[cut[1]..]);
     assert!(logits[1].values().is_empty());
+    [first_alone, second_alone]
 }
 
 #[test]

@@ -2,51 +2,19 @@
 //! arithmetic without plugin or sandbox, for every format of the test models.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ed25519_dalek::SigningKey;
 use kvasir_backbone::{Experts as _, ExpertsError, Pick, Progress, call_blocking};
-use kvasir_experts::{
-    Call, ExpertIndex, ExpertRunner, LayerIndex, LocalExperts, RunnerOptions, VerifiedPlugin, conformance,
-};
+use kvasir_experts::{Call, ExpertIndex, ExpertRunner, LayerIndex, LocalExperts, RunnerOptions, conformance};
 use kvasir_model::Model;
 use kvasir_numerics::quantise_row;
-use kvasir_plugin::{
-    PackageContents, PluginError, PublisherKey, TrustStore, UnixSeconds, Validity, pack, verify,
-};
+use kvasir_plugin::{PluginError, TrustStore, UnixSeconds, verify};
 use kvasir_tests::reference_experts::ReferenceExperts;
+use kvasir_tests::released_plugin::{NOW, fresh_key, package, trust, verified};
 use kvasir_tests::root;
-
-const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
-
-fn released() -> PackageContents {
-    let folder = root().join("plugins/swiglu");
-    let read = |file: &str| std::fs::read(folder.join(file)).unwrap();
-    let vectors: BTreeMap<String, Vec<u8>> = std::fs::read_dir(folder.join("vectors"))
-        .unwrap()
-        .map(|entry| entry.unwrap())
-        .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
-        .collect();
-    PackageContents { manifest: read("plugin.toml"), component: read("release/swiglu-0.1.0.wasm"), vectors }
-}
-
-fn package() -> Vec<u8> {
-    let validity = Validity { not_before: UnixSeconds(NOW.0 - 1), expires: UnixSeconds(NOW.0 + 1) };
-    pack(&released(), validity, &SigningKey::from_bytes(&[1; 32])).unwrap()
-}
-
-fn trust() -> TrustStore {
-    let key = SigningKey::from_bytes(&[1; 32]).verifying_key();
-    TrustStore::from_keys([PublisherKey { key, name: None }]).unwrap()
-}
-
-fn plugin() -> VerifiedPlugin {
-    verify(&package(), &trust(), NOW).unwrap()
-}
 
 fn options(instances: usize) -> RunnerOptions {
     RunnerOptions { instances: NonZeroUsize::new(instances).unwrap(), ..RunnerOptions::default() }
@@ -88,7 +56,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn local_experts_equal_the_exact_arithmetic_in_every_format() {
-    let plugin = plugin();
+    let plugin = verified();
     for file in
         ["tiny/tiny-f16.gguf", "tiny/tiny-bf16.gguf", "tiny/tiny-q4_0.gguf", "tiny/tiny-q8_0.gguf", "tiny-hf"]
     {
@@ -111,7 +79,7 @@ fn local_experts_equal_the_exact_arithmetic_in_every_format() {
 #[test]
 fn little_memory_changes_no_bit() {
     let model = tiny("tiny/tiny-q8_0.gguf");
-    let plugin = plugin();
+    let plugin = verified();
     let one = model.expert(LayerIndex(0), ExpertIndex(0)).unwrap().stored_bytes() as u64;
     // Two lanes of two experts each: every call throws out what an earlier one brought.
     let few = RunnerOptions { held_bytes: Some(4 * one), ..options(2) };
@@ -132,7 +100,7 @@ fn little_memory_changes_no_bit() {
 #[test]
 fn calls_are_answered_in_order_once_unless_cancelled() {
     let model = tiny("tiny/tiny-q4_0.gguf");
-    let runner = Arc::new(ExpertRunner::new(&plugin(), options(2)).unwrap());
+    let runner = Arc::new(ExpertRunner::new(&verified(), options(2)).unwrap());
     let mut local = LocalExperts::new(model.clone(), runner);
     assert!(matches!(local.poll(None), Err(ExpertsError::NothingInFlight)));
     let ids: Vec<_> =
@@ -154,8 +122,9 @@ fn calls_are_answered_in_order_once_unless_cancelled() {
 
 #[test]
 fn a_flipped_bit_anywhere_in_the_released_package_is_refused_before_anything_runs() {
-    let package = package();
-    assert!(verify(&package, &trust(), NOW).is_ok());
+    let key = fresh_key();
+    let (package, trust) = (package(&key), trust(&key));
+    assert!(verify(&package, &trust, NOW).is_ok());
     // Every region: headers, statement, manifest, component, vectors, paddings, end mark; a step that hits them all.
     let headers = (0..package.len()).step_by(512);
     let spread = (0..package.len()).step_by(8_191);
@@ -163,11 +132,11 @@ fn a_flipped_bit_anywhere_in_the_released_package_is_refused_before_anything_run
     for offset in headers.take(40).chain(spread).chain(edges) {
         let mut damaged = package.clone();
         damaged[offset] ^= 0x10;
-        assert!(verify(&damaged, &trust(), NOW).is_err(), "byte {offset}");
+        assert!(verify(&damaged, &trust, NOW).is_err(), "byte {offset}");
     }
     let untrusted = verify(&package, &TrustStore::default(), NOW).unwrap_err();
     assert!(matches!(untrusted, PluginError::UnknownPublisher { .. }));
-    let late = verify(&package, &trust(), UnixSeconds(NOW.0 + 1)).unwrap_err();
+    let late = verify(&package, &trust, UnixSeconds(NOW.0 + 1)).unwrap_err();
     assert!(matches!(late, PluginError::Expired { .. }));
 }
 
@@ -182,7 +151,7 @@ fn the_released_component_is_what_its_build_record_says() {
     let digest = record.lines().find_map(|line| line.strip_prefix("sha256 ")).unwrap();
     let found = <sha2::Sha256 as sha2::Digest>::digest(&component);
     assert_eq!(hex::encode(found), digest);
-    let report = conformance(&plugin()).unwrap();
+    let report = conformance(&verified()).unwrap();
     let files = std::fs::read_dir(Path::new(&root()).join("plugins/swiglu/vectors")).unwrap().count();
     assert_eq!(report.vectors, files);
 }

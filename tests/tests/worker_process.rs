@@ -10,6 +10,7 @@ use std::path::Path;
 
 use kvasir_operate::demo::network::{Network, NetworkOptions};
 use kvasir_operate::demo::report::Steps;
+use kvasir_tests::build_programs;
 
 /// `st` of a listening TCP socket in /proc/net/tcp (include/net/tcp_states.h).
 const LISTEN: &str = "0A";
@@ -18,6 +19,7 @@ const ESTABLISHED: &str = "01";
 
 #[test]
 fn a_worker_has_one_outbound_connection_and_listens_on_nothing() {
+    build_programs();
     let folder = tempfile::tempdir().unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/atlas/atlas-q4_k_m.gguf");
     let network = Network::start(
@@ -52,9 +54,12 @@ fn sockets(process: u32, state: &str) -> usize {
         text.lines()
             .skip(1)
             .map(|line| line.split_whitespace().collect::<Vec<_>>())
-            .filter(|fields| fields.len() > 9 && (any_state || fields[3] == state) && held.contains(fields[9]))
+            .filter(|fields| {
+                fields.len() > 9 && (any_state || fields[3] == state) && held.contains(fields[9])
+            })
             .count()
     };
-    let datagrams = if state == LISTEN { count(&table("udp"), true) + count(&table("udp6"), true) } else { 0 };
+    let datagrams =
+        if state == LISTEN { count(&table("udp"), true) + count(&table("udp6"), true) } else { 0 };
     count(&table("tcp"), false) + count(&table("tcp6"), false) + datagrams
 }

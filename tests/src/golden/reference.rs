@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use kvasir_backbone::TokenId;
+use kvasir_model::Model;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 
 /// The reference outputs of one model file.
+#[derive(Clone)]
 pub struct Golden {
     /// One per prompt.
     pub cases: Vec<Case>,
@@ -15,6 +17,7 @@ pub struct Golden {
 }
 
 /// One prompt and what the reference made of it. T tokens, L layers, k experts per token, E experts.
+#[derive(Clone)]
 pub struct Case {
     /// The prompt.
     pub text: String,
@@ -33,6 +36,7 @@ pub struct Case {
 }
 
 /// Values between the layers: L x T x hidden each.
+#[derive(Clone)]
 pub struct Stream {
     /// The residual stream before each layer.
     pub hidden: Vec<f32>,
@@ -42,7 +46,62 @@ pub struct Stream {
     pub expert_out: Vec<f32>,
 }
 
+/// How much the reference outputs of a model must hold.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Layers.
+    pub layers: usize,
+    /// Experts of each.
+    pub experts: usize,
+    /// Experts that a token picks in each.
+    pub per_token: usize,
+    /// Values of a row.
+    pub hidden: usize,
+    /// Logits of a position.
+    pub vocabulary: usize,
+}
+
+impl Shape {
+    /// Of a model's reference outputs.
+    pub fn of(model: &Model) -> Shape {
+        let config = model.config();
+        Shape {
+            layers: config.layers as usize,
+            experts: config.experts as usize,
+            per_token: config.experts_per_token as usize,
+            hidden: config.hidden as usize,
+            vocabulary: config.vocabulary as usize,
+        }
+    }
+}
+
 impl Golden {
+    /// Holds every length against the model's shape, so that no comparison ends early without a word.
+    ///
+    /// # Errors
+    /// Names the first part of another length.
+    pub fn check_shape(&self, shape: Shape) -> Result<(), String> {
+        let Shape { layers, experts, per_token, hidden, vocabulary } = shape;
+        let first = self.cases.first().ok_or("the reference holds no prompt")?;
+        let length = |name: &str, found: usize, due: usize| {
+            (found == due).then_some(()).ok_or_else(|| format!("{name}: {found} values instead of {due}"))
+        };
+        for case in &self.cases {
+            let tokens = case.tokens.len();
+            if !(1..tokens).contains(&case.prompt) {
+                return Err(format!("{:?}: {} of {tokens} tokens are prompt", case.text, case.prompt));
+            }
+            length("logits", case.logits.len(), tokens * vocabulary)?;
+            length("experts", case.experts.len(), layers * tokens * per_token)?;
+            length("weights", case.weights.len(), layers * tokens * per_token)?;
+            length("router", case.router.len(), layers * tokens * experts)?;
+        }
+        let values = layers * first.tokens.len() * hidden;
+        length("hidden", self.stream.hidden.len(), values)?;
+        length("expert_in", self.stream.expert_in.len(), values)?;
+        length("expert_out", self.stream.expert_out.len(), values)
+    }
+
     /// Reads a file written by the reference script.
     pub fn read(path: &Path) -> Result<Golden, String> {
         let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
