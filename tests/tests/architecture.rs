@@ -1,4 +1,5 @@
-//! The import table of ARCHITECTURE.md, as a test: an arrow between our crates that the table does not allow fails here.
+//! The import table of ARCHITECTURE.md, read as it stands there: an arrow between our crates that it does not allow
+//! fails here.
 //!
 //! Only normal and build dependencies count; tests may look anywhere, except that nobody may import `kvasir-tests`.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
@@ -6,41 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
+use kvasir_tests::root;
 
-/// For each of our crates: those of ours it may import.
-const MAY_IMPORT: &[(&str, &[&str])] = &[
-    ("kvasir-numerics", &[]),
-    ("kvasir-swiglu", &["kvasir-numerics"]),
-    ("kvasir-merkle", &[]),
-    ("kvasir-wire", &["kvasir-merkle"]),
-    ("kvasir-link", &["kvasir-wire"]),
-    ("kvasir-model", &["kvasir-numerics", "kvasir-merkle"]),
-    ("kvasir-backbone", &["kvasir-model", "kvasir-numerics"]),
-    ("kvasir-plugin", &[]),
-    ("kvasir-sandbox", &["kvasir-plugin"]),
-    ("kvasir-experts", &["kvasir-numerics", "kvasir-model", "kvasir-plugin", "kvasir-sandbox", "kvasir-backbone"]),
-    ("kvasir-dispatch", &["kvasir-wire", "kvasir-link", "kvasir-model", "kvasir-backbone", "kvasir-experts"]),
-    (
-        "kvasir-worker",
-        &["kvasir-wire", "kvasir-link", "kvasir-merkle", "kvasir-model", "kvasir-plugin", "kvasir-experts"],
-    ),
-    ("kvasir-gateway", &["kvasir-wire", "kvasir-link", "kvasir-ledger"]),
-    ("kvasir-ledger", &["kvasir-wire", "kvasir-merkle"]),
-    (
-        "kvasir-operate",
-        &[
-            "kvasir-wire",
-            "kvasir-model",
-            "kvasir-backbone",
-            "kvasir-plugin",
-            "kvasir-sandbox",
-            "kvasir-experts",
-            "kvasir-dispatch",
-            "kvasir-worker",
-        ],
-    ),
-    ("kvasir", &["kvasir-operate", "kvasir-backbone", "kvasir-model"]),
-];
+/// Heading of the table in ARCHITECTURE.md.
+const HEADING: &str = "## Who may import whom";
 
 /// Third-party packages that only the named crates of ours may import, because a boundary of the design is made of them.
 const ONLY: &[(&str, &[&str])] = &[
@@ -62,12 +32,16 @@ const NEVER: &[(&str, &[&str])] = &[
     ("kvasir-experts", &["tokio", "ureq"]),
 ];
 
-fn imports() -> BTreeMap<String, BTreeSet<String>> {
-    let metadata = MetadataCommand::new()
-        .manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"))
-        .no_deps()
-        .exec()
-        .unwrap();
+/// One crate of the workspace.
+struct Crate {
+    /// Its folder, from the root of the checkout.
+    folder: String,
+    /// What it depends on, itself or in its build script.
+    imports: BTreeSet<String>,
+}
+
+fn crates() -> BTreeMap<String, Crate> {
+    let metadata = MetadataCommand::new().manifest_path(root().join("Cargo.toml")).no_deps().exec().unwrap();
     metadata
         .packages
         .iter()
@@ -78,61 +52,134 @@ fn imports() -> BTreeMap<String, BTreeSet<String>> {
                 .filter(|dependency| dependency.kind != DependencyKind::Development)
                 .map(|dependency| dependency.name.to_string())
                 .collect();
-            (package.name.to_string(), names)
+            let folder = package.manifest_path.parent().unwrap();
+            let folder = folder.strip_prefix(&metadata.workspace_root).unwrap().to_string();
+            (package.name.to_string(), Crate { folder, imports: names })
         })
         .collect()
 }
 
-#[test]
-fn no_arrow_runs_the_wrong_way() {
-    let mut wrong = Vec::new();
-    let table: BTreeMap<_, BTreeSet<_>> =
-        MAY_IMPORT.iter().map(|(from, to)| (*from, to.iter().copied().collect())).collect();
-    let all = imports();
-    for (from, names) in &all {
-        if from == "kvasir-tests" {
-            continue;
+fn document() -> String {
+    std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap()
+}
+
+/// For each of `crates`: those among them that the table in `document` lets it import.
+///
+/// A row has three cells: the crate, what it may import, what it must never (for people). The second holds names with
+/// commas between, remarks in brackets, or one of `nothing`, `all`, `all of host but kvasir`.
+fn table(
+    document: &str,
+    crates: &BTreeMap<String, Crate>,
+) -> Result<BTreeMap<String, BTreeSet<String>>, String> {
+    let (_, section) = document.split_once(HEADING).ok_or(format!("there is no heading {HEADING:?}"))?;
+    let rows: Vec<&str> = section
+        .lines()
+        .skip_while(|line| !line.starts_with('|'))
+        .take_while(|line| line.starts_with('|'))
+        .skip(2)
+        .collect();
+    let mut table = BTreeMap::new();
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, may, _] = cells[..] else { return Err(format!("a row has three cells: {row}")) };
+        let from = package(name, crates)?;
+        let to = allowed(may, crates).map_err(|fault| format!("{fault}, in the row of {name}"))?;
+        if table.insert(from, to).is_some() {
+            return Err(format!("{name} has two rows in the import table"));
         }
-        let Some(allowed) = table.get(from.as_str()) else {
-            wrong.push(format!("{from} has no row in the import table"));
-            continue;
-        };
-        for to in names.iter().filter(|to| all.contains_key(*to)) {
-            if !allowed.contains(to.as_str()) {
+    }
+    match crates.keys().find(|name| !table.contains_key(*name)) {
+        Some(missing) => Err(format!("{missing} has no row in the import table")),
+        None => Ok(table),
+    }
+}
+
+fn allowed(may: &str, crates: &BTreeMap<String, Crate>) -> Result<BTreeSet<String>, String> {
+    let named = |wanted: &dyn Fn(&str, &Crate) -> bool| {
+        crates.iter().filter(|(name, of)| wanted(name, of)).map(|(name, _)| name.clone()).collect()
+    };
+    match may {
+        "nothing" => Ok(BTreeSet::new()),
+        "all" => Ok(named(&|_, _| true)),
+        "all of host but kvasir" => Ok(named(&|name, of| of.folder.starts_with("host/") && name != "kvasir")),
+        names => names.split(',').map(|name| package(name, crates)).collect(),
+    }
+}
+
+/// The package that the document calls `name`: `wire`, `plugins/numerics`, `experts (the trait)`.
+fn package(name: &str, crates: &BTreeMap<String, Crate>) -> Result<String, String> {
+    let plain = name.split('(').next().unwrap_or(name).trim();
+    let plain = plain.strip_prefix("plugins/").unwrap_or(plain);
+    let package = if plain == "kvasir" { plain.to_owned() } else { format!("kvasir-{plain}") };
+    if crates.contains_key(&package) {
+        Ok(package)
+    } else {
+        Err(format!("{name:?} stands in the import table and is no crate of the workspace"))
+    }
+}
+
+/// Arrows that the table does not allow.
+fn wrong_arrows(table: &BTreeMap<String, BTreeSet<String>>, crates: &BTreeMap<String, Crate>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (from, of) in crates {
+        for to in of.imports.iter().filter(|to| crates.contains_key(*to)) {
+            if !table[from].contains(to) || to == "kvasir-tests" {
                 wrong.push(format!("{from} imports {to}"));
             }
         }
     }
+    wrong
+}
+
+#[test]
+fn no_arrow_runs_the_wrong_way() {
+    let crates = crates();
+    let table = table(&document(), &crates).unwrap_or_else(|fault| panic!("ARCHITECTURE.md: {fault}"));
+    let wrong = wrong_arrows(&table, &crates);
     assert!(wrong.is_empty(), "the import table of ARCHITECTURE.md forbids:\n  {}", wrong.join("\n  "));
+}
+
+#[test]
+fn what_the_table_does_not_say_is_not_allowed() {
+    let crates = crates();
+    let good = document();
+    let told = |document: &str| table(document, &crates).unwrap_err();
+
+    let without_a_row: String =
+        good.split_inclusive('\n').filter(|line| !line.starts_with("| sandbox | plugin |")).collect();
+    assert_ne!(without_a_row, good, "the row that this test takes out is there");
+    assert_eq!(told(&without_a_row), "kvasir-sandbox has no row in the import table");
+    assert!(told(&good.replace("| sandbox | plugin |", "| sandbox | plugin, cellar |")).contains("cellar"));
+    assert!(told(&good.replace("| sandbox | plugin |", "| cellar | plugin |")).contains("cellar"));
+    assert!(told(&good.replace("| sandbox | plugin |", "| plugin | nothing |")).contains("two rows"));
+    assert!(told(&good.replace("| sandbox | plugin |", "| sandbox |")).contains("three cells"));
+    assert!(told(&good.replace(HEADING, "## Imports")).contains(HEADING));
+    assert!(told(&format!("{HEADING}\n\nsome text\n")).contains("no row"));
+
+    // A word taken out of a row forbids the arrow.
+    let stricter = good.replace("| sandbox | plugin |", "| sandbox | nothing |");
+    let wrong = wrong_arrows(&table(&stricter, &crates).unwrap(), &crates);
+    assert_eq!(wrong, ["kvasir-sandbox imports kvasir-plugin"]);
 }
 
 #[test]
 fn boundaries_made_of_a_package_have_one_owner() {
     let mut wrong = Vec::new();
-    for (from, names) in imports() {
+    for (from, of) in crates() {
         if from == "kvasir-tests" {
             continue;
         }
         for (package, owners) in ONLY {
-            if names.contains(*package) && !owners.contains(&from.as_str()) {
+            if of.imports.contains(*package) && !owners.contains(&from.as_str()) {
                 wrong.push(format!("{from} imports {package}, which belongs to {}", owners.join(", ")));
             }
         }
         for (crate_name, banned) in NEVER {
             if from == *crate_name {
-                wrong.extend(banned.iter().filter(|b| names.contains(**b)).map(|b| format!("{from} imports {b}")));
+                let found = banned.iter().filter(|banned| of.imports.contains(**banned));
+                wrong.extend(found.map(|banned| format!("{from} imports {banned}")));
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn the_table_names_no_crate_that_does_not_exist() {
-    let all = imports();
-    for (from, to) in MAY_IMPORT {
-        for name in std::iter::once(from).chain(*to) {
-            assert!(all.contains_key(*name), "{name} stands in the import table and is no crate of the workspace");
-        }
-    }
 }
