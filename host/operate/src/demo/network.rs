@@ -83,6 +83,7 @@ pub struct Network {
     settle: Server,
     workers: Vec<Server>,
     wallets: Vec<String>,
+    deadline: Option<Duration>,
 }
 
 impl Network {
@@ -223,6 +224,7 @@ impl Network {
             settle,
             workers: Vec::new(),
             wallets: Vec::new(),
+            deadline: None,
         };
         let address = match options.round_trip {
             Some(round_trip) => delay::start(edge_address, round_trip)?,
@@ -261,8 +263,11 @@ impl Network {
                 .arg(self.folder.join("backbone.ticket"))
                 .arg("--key")
                 .arg(key(&self.folder, "backbone"))
-                .args(["--workers", &self.workers.len().to_string()])
+                .args(["--workers", &self.wallets.len().to_string()])
                 .args(["--remote-layers", layers, "--placement", placement.name()]);
+            if let Some(deadline) = self.deadline {
+                command.args(["--deadline", &format!("{}us", deadline.as_micros())]);
+            }
         })
     }
 
@@ -304,6 +309,17 @@ impl Network {
             }
             thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// Have remote runs wait no longer than this for one call before they compute it themselves.
+    pub fn set_deadline(&mut self, longest: Duration) {
+        self.deadline = Some(longest);
+    }
+
+    /// Hand the process of a worker to the caller, who may follow its events and end it at will; it remains part of
+    /// the network, and its wallet of the account.
+    pub fn give_away_worker(&mut self, number: usize) -> Option<Server> {
+        (number < self.workers.len()).then(|| self.workers.remove(number))
     }
 
     /// Process numbers of the workers.
