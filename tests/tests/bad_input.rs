@@ -39,6 +39,13 @@ impl Home {
         }
     }
 
+    /// The command succeeds and prints one JSON object.
+    fn reports(&self, arguments: &[&str]) -> serde_json::Value {
+        let (code, out, said) = self.kvasir(arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {said}");
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
+    }
+
     fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.0.path().join(name);
         fs::write(&path, bytes).unwrap();
@@ -122,14 +129,58 @@ fn a_key_that_others_can_read_is_refused_and_a_key_is_never_overwritten() {
 }
 
 #[test]
-fn a_hub_that_is_not_there_is_named() {
+fn a_file_that_is_no_ticket_is_named() {
     let home = Home::new();
     let key = home.0.path().join("k.key");
-    home.kvasir(&["key", "new", text(&key)]);
+    assert_eq!(home.kvasir(&["key", "new", text(&key)]).0, Some(0));
     let ticket = home.file("t.ticket", b"not a ticket\n");
     home.refuses(
         &["run", "--hub", "ws://127.0.0.1:1", "--ticket", text(&ticket), "--key", text(&key), "x"],
         &["t.ticket", "no ticket"],
+    );
+}
+
+#[test]
+fn a_hub_that_is_not_there_is_named() {
+    let home = Home::new();
+    let path = |name: &str| home.0.path().join(name);
+    let (hub_key, edge_key, key) = (path("hub.key"), path("edge.key"), path("backbone.key"));
+    home.reports(&["--json", "key", "new", text(&hub_key)]);
+    let holder = home.reports(&["--json", "key", "new", text(&key)]);
+    let setup = home.reports(&["--json", "setup"]);
+    let gateway = |arguments: &[&str]| {
+        let output = Command::new(program("kvasir-gateway")).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    gateway(&["edge-key", text(&edge_key)]);
+    let issued = gateway(&[
+        "--json",
+        "ticket",
+        "--role",
+        "backbone",
+        "--network",
+        "test.kvasir.example",
+        "--expires",
+        "1h",
+        "--publisher",
+        setup["publisher"].as_str().unwrap(),
+        "--holder",
+        holder["public"].as_str().unwrap(),
+        "--hub-key",
+        text(&hub_key),
+        "--edge-key",
+        text(&edge_key),
+    ]);
+    let issued: serde_json::Value = serde_json::from_slice(&issued).unwrap();
+    let ticket = home.file("t.ticket", issued["ticket"].as_str().unwrap().as_bytes());
+
+    // A port that was free a moment ago, and nobody listens on.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let hub = format!("ws://{nobody}");
+    home.refuses(
+        &["run", "--hub", &hub, "--ticket", text(&ticket), "--key", text(&key), "x"],
+        &[&hub, "refused", "check that it runs"],
     );
 }
 
@@ -160,10 +211,7 @@ fn a_report_is_one_json_object_on_standard_output() {
         &["--json", "setup"],
         &["--json", "bench", "--runs", "1", "--tokens", "2", "--prompt-tokens", "2"],
     ] {
-        let (code, out, said) = home.kvasir(arguments);
-        assert_eq!(code, Some(0), "{arguments:?}: {said}");
-        let value: serde_json::Value =
-            serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
-        assert!(value.is_object(), "{arguments:?}: {out}");
+        let value = home.reports(arguments);
+        assert!(value.is_object(), "{arguments:?}: {value}");
     }
 }
