@@ -20,7 +20,7 @@ pub const EMPTY_ROOT: Hash = Hash([
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hash(pub [u8; 32]);
 
-/// Why bytes or text are no [`Hash`].
+/// Why bytes or text are no [`struct@Hash`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HashError {
     /// The byte slice is not 32 bytes long.
