@@ -16,7 +16,7 @@ use kvasir_wire::{
 fn gateway(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir-gateway"));
     command.current_dir(folder).args(arguments);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("KVASIR_GATEWAY_")) {
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("KVASIR_")) {
         command.env_remove(name);
     }
     command
@@ -75,6 +75,16 @@ fn a_ticket_is_made_from_files_and_flags_and_reads_back() {
     };
     assert!(!without("--plugin").status.success());
     assert!(String::from_utf8_lossy(&without("--wallet").stderr).contains("wallet"));
+}
+
+#[test]
+fn the_log_is_set_by_one_variable_and_a_bad_filter_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let output =
+        gateway(folder.path(), &["edge-key", "edge.key"]).env("KVASIR_LOG", "a=b=c").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("KVASIR_LOG"), "{output:?}");
+    assert!(!folder.path().join("edge.key").exists());
 }
 
 #[cfg(unix)]

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir-ledger"));
+    command.env_remove("KVASIR_LOG");
     for name in ["CONFIG", "STORE", "NETWORK", "HUBS", "TREASURY", "SETTLERS", "LISTEN", "URL"] {
         command.env_remove(format!("KVASIR_LEDGER_{name}"));
     }

@@ -247,7 +247,7 @@ pub fn main() -> ExitCode {
     let filter = match EnvFilter::try_new(&line.log) {
         Ok(filter) => filter,
         Err(error) => {
-            eprintln!("error: --log {}: {error}", line.log);
+            eprintln!("error: --log (or KVASIR_LOG) {}: {error}", line.log);
             return ExitCode::from(2);
         }
     };
