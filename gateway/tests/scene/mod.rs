@@ -36,7 +36,12 @@ use kvasir_wire::{
     ticket::{EdgeKey, Role, Ticket, TicketClaims, TicketLimits},
     work::{WorkBook, WorkItem},
 };
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinHandle,
+    time::timeout,
+};
 
 /// How long anything may take before it counts as hanging. No figure of it is asserted.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -469,4 +474,13 @@ pub async fn whole_session(
 
 pub fn worker_purpose() -> Purpose {
     Purpose::Worker(WorkerOffer { plugins: vec![PLUGIN], formats: vec![FORMAT], memory_bytes: 1 << 30 })
+}
+
+/// The hub's whole HTTP answer.
+pub async fn get(hub: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(hub).await.unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: hub\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    patiently(stream.read_to_string(&mut answer)).await.unwrap();
+    answer
 }
