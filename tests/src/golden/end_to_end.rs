@@ -226,10 +226,10 @@ fn compare_routing(shape: Shape, case: &Case, seen: &Seen, figures: &mut EndToEn
                 reference.iter().copied().filter(|expert| !ours.contains(expert)).collect();
             let probability =
                 |expert: u16| probabilities.get(usize::from(expert)).copied().unwrap_or(f32::NAN);
-            let gaps = missing.iter().flat_map(|missing| {
+            let mut gaps = missing.iter().flat_map(|missing| {
                 added.iter().map(|added| (probability(*missing) - probability(*added)).abs())
             });
-            let near_tie = gaps.fold(true, |near, gap| near && gap < NEAR_TIE);
+            let near_tie = gaps.all(|gap| gap < NEAR_TIE);
             // Every expert once: as many picked as the reference has, and as many added as are missing.
             if ours.len() != per_token || added.len() != missing.len() || !near_tie {
                 let _ = writeln!(
