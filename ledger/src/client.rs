@@ -21,6 +21,8 @@ use crate::api::{
 
 /// Time for one call, connecting included.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection is kept for the next call.
+const MAX_IDLE: Duration = Duration::from_secs(5);
 /// Largest answer that is read: a page of 500 receipts of 16 KiB, escaped.
 pub const MAX_ANSWER_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -151,6 +153,8 @@ impl Client {
             .timeout_global(Some(timeout))
             .http_status_as_error(false)
             .max_redirects(0)
+            // The ledger closes a connection that was silent for 10 s; one that is about to be closed is not used again.
+            .max_idle_age(MAX_IDLE)
             // A LAN service is asked directly, whatever proxy the environment names.
             .proxy(None)
             .build()

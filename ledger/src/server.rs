@@ -4,10 +4,11 @@
 //! note is stored or not, and sending it again gives the answer. For the LAN: no TLS, no credentials; what a note may do
 //! hangs on its signatures.
 
+mod connections;
 mod reader;
 mod writer;
 
-use std::future::{Future, IntoFuture as _};
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,6 @@ use kvasir_wire::limits::MAX_NOTE_BYTES;
 use kvasir_wire::note::NetworkName;
 use serde::Deserialize;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use crate::api::{Accepted, DEFAULT_PAGE, Ready, STORED_BEFORE, STORED_HEADER, STORED_NOW};
@@ -33,8 +33,10 @@ use crate::store::{Answers, Store, sqlite_version};
 use reader::Readers;
 use writer::Writer;
 
-/// How long one request may take, its body included.
+/// How long one request may take: its head, and again its body and the answer.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections held at one time; beyond it idle ones make room for newcomers.
+pub const MAX_CONNECTIONS: usize = 256;
 /// How often pending credit is looked at.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// Writes that may wait; beyond it callers are told to come back.
@@ -51,8 +53,35 @@ pub fn system_clock() -> Clock {
     })
 }
 
+/// Limits of the service; the defaults but in tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServeLimits {
+    /// [`REQUEST_TIMEOUT`]. A connection that is silent for as long, before or between requests, is closed.
+    pub request_time: Duration,
+    /// [`MAX_CONNECTIONS`].
+    pub connections: usize,
+}
+
+impl Default for ServeLimits {
+    fn default() -> Self {
+        Self { request_time: REQUEST_TIMEOUT, connections: MAX_CONNECTIONS }
+    }
+}
+
 /// Serves `store` on `listener` until `stop` completes; then answers what is in flight and closes the file.
 pub async fn serve(
+    listener: TcpListener,
+    store: Store,
+    network: NetworkName,
+    clock: Clock,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), LedgerError> {
+    serve_within(ServeLimits::default(), listener, store, network, clock, stop).await
+}
+
+/// [`serve`] with limits of one's own.
+pub async fn serve_within(
+    limits: ServeLimits,
     listener: TcpListener,
     store: Store,
     network: NetworkName,
@@ -62,25 +91,7 @@ pub async fn serve(
     let readers = Readers::open(store.path(), &network)?;
     let (writer, writing) = Writer::start(store, clock.clone());
     let service = Service(Arc::new(Inner { writer: writer.clone(), readers, network, clock }));
-    let (tell, told) = oneshot::channel();
-    let stop = async move {
-        stop.await;
-        let _ = tell.send(());
-    };
-    let served = axum::serve(listener, routes(service)).with_graceful_shutdown(stop).into_future();
-    // A caller that never finishes its request must not keep a stopped ledger alive.
-    let patience = async {
-        if told.await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        tokio::time::sleep(REQUEST_TIMEOUT).await;
-    };
-    tokio::select! {
-        ended = served => if let Err(error) = ended {
-            warn!(%error, "the HTTP service ended");
-        },
-        () = patience => warn!("some requests were not complete and are dropped"),
-    }
+    connections::run(listener, routes(service, limits.request_time), limits, stop).await;
     let _ = tokio::task::spawn_blocking(move || {
         writer.end();
         writing.join()
@@ -107,7 +118,7 @@ struct Inner {
     clock: Clock,
 }
 
-fn routes(service: Service) -> Router {
+fn routes(service: Service, request_time: Duration) -> Router {
     Router::new()
         .route("/v1/receipts", post(post_receipt).get(receipts))
         .route("/v1/notes", post(post_note))
@@ -121,7 +132,7 @@ fn routes(service: Service) -> Router {
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_NOTE_BYTES))
-        .layer(middleware::from_fn(limit_time))
+        .layer(middleware::from_fn(move |request, next| limit_time(request_time, request, next)))
         .with_state(service)
 }
 
@@ -241,12 +252,12 @@ async fn wrong_method() -> Failure {
     Refusal::new(405, "wrong_method", message, "docs/ledger.md lists paths and methods").into()
 }
 
-async fn limit_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+async fn limit_time(most: Duration, request: Request, next: Next) -> Response {
+    match tokio::time::timeout(most, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
             let message =
-                format!("the request was not complete, or not done, within {} s", REQUEST_TIMEOUT.as_secs());
+                format!("the request was not complete, or not done, within {} s", most.as_secs_f32());
             let advice = "send it again: a note that was stored meanwhile gives its first answer";
             Failure::from(Refusal::new(408, "timeout", message, advice)).into_response()
         }

@@ -4,13 +4,16 @@
 
 mod network;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use kvasir_ledger::api::{Accepted, ErrorBody};
 use kvasir_ledger::client::{Client, ClientError, Settled};
-use kvasir_ledger::server::{listen, serve};
+use kvasir_ledger::server::{ServeLimits, listen, serve_within};
 use kvasir_ledger::store::Store;
 use kvasir_wire::account::{PENDING_SECONDS, Statement};
 use network::{Network, START, counters};
@@ -28,6 +31,10 @@ struct Served {
 
 impl Served {
     fn start(network: &Network) -> Self {
+        Self::start_within(ServeLimits::default(), network)
+    }
+
+    fn start_within(limits: ServeLimits, network: &Network) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         Store::create(&path, &network.name).unwrap();
@@ -45,7 +52,7 @@ impl Served {
                     let _ = stopped.await;
                 };
                 let clock = Arc::new(move || time.load(Ordering::SeqCst));
-                serve(listener, store, name, clock, stop).await.unwrap();
+                serve_within(limits, listener, store, name, clock, stop).await.unwrap();
             });
         });
         let url = format!("http://{}", told.recv().unwrap());
@@ -67,6 +74,13 @@ impl Served {
         }
         .unwrap();
         (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
+    }
+
+    /// A connection that says `bytes` and then nothing.
+    fn half_open(&self, bytes: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(self.url.strip_prefix("http://").unwrap()).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream
     }
 
     fn stop(&mut self) {
@@ -276,4 +290,42 @@ fn a_refusal_says_whether_somebody_can_cure_it() {
     served.client.post_receipt(&network.sign(&receipt)).unwrap();
     let error = served.client.post_receipt(&network.sign(&network.first(1, 101, 200))).unwrap_err();
     assert!(!error.is_curable() && error.code() == Some("conflict"), "{error}");
+}
+
+#[test]
+fn a_connection_that_stays_silent_is_closed() {
+    let network = Network::new();
+    let limits = ServeLimits { request_time: Duration::from_millis(300), ..ServeLimits::default() };
+    let served = Served::start_within(limits, &network);
+    for beginning in ["", "GET /ready HT", "GET /ready HTTP/1.1\r\nHost: x\r\n"] {
+        // Reads to the end: it hangs for ever where the ledger keeps the connection.
+        let mut answer = Vec::new();
+        let _ = served.half_open(beginning.as_bytes()).read_to_end(&mut answer);
+        assert!(!answer.starts_with(b"HTTP/1.1 200"), "{beginning:?}");
+    }
+    // Between two requests too.
+    let mut answer = String::new();
+    served.half_open(b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n").read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // A body that does not come is told so.
+    let mut answer = String::new();
+    let head = b"POST /v1/notes HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n";
+    served.half_open(head).read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("\"timeout\""), "{answer}");
+}
+
+#[test]
+fn an_honest_client_is_served_while_every_place_is_taken_by_silent_ones() {
+    let network = Network::new();
+    let limits = ServeLimits { connections: 16, ..ServeLimits::default() };
+    let served = Served::start_within(limits, &network);
+    let body = b"POST /v1/notes HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n";
+    let flood = |bytes: &[u8]| (0..40).map(|_| served.half_open(bytes)).collect::<Vec<_>>();
+    for beginning in [&b""[..], b"GET /ready HTTP/1.1\r\n", body] {
+        let silent = flood(beginning);
+        // A connection of its own each time.
+        let client = Client::new(&served.url).unwrap();
+        assert_eq!(client.ready().unwrap().entries, 4, "{beginning:?}");
+        drop(silent);
+    }
 }
