@@ -8,11 +8,14 @@
 pub mod bench;
 pub mod delay;
 pub mod demo;
+pub mod files;
 pub mod inspect;
 pub mod key_file;
 pub mod local;
 pub mod logging;
+pub mod logits;
 pub mod memory;
+pub mod output;
 pub mod plugin_tool;
 pub mod process;
 pub mod progress;
