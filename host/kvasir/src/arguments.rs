@@ -101,23 +101,18 @@ pub enum KeyCommand {
 pub enum PluginCommand {
     /// Turn a core WASM module built against the WIT world into a component.
     #[command(after_help = "Example:\n  kvasir plugin component kernel.wasm kernel-component.wasm")]
-    Component { module: PathBuf, component: PathBuf },
+    Component {
+        module: PathBuf,
+        component: PathBuf,
+        /// Replace the file that is there although it is no component.
+        #[arg(long)]
+        force: bool,
+    },
     /// Pack and sign a folder that holds plugin.toml, kernel.wasm and vectors/.
     #[command(
         after_help = "Example:\n  kvasir plugin pack my-kernel --key publisher.key --out my-kernel-0.1.0.kvp"
     )]
-    Pack {
-        folder: PathBuf,
-        /// Secret key file of the publisher.
-        #[arg(long)]
-        key: PathBuf,
-        /// Package to write.
-        #[arg(long)]
-        out: PathBuf,
-        /// Days until the signature expires.
-        #[arg(long, default_value_t = 365)]
-        days: u32,
-    },
+    Pack(PackArguments),
     /// Check a package's signature and digests against the trusted publishers, then run its golden vectors.
     #[command(after_help = "Example:\n  kvasir plugin verify my-kernel-0.1.0.kvp")]
     Verify {
@@ -127,6 +122,23 @@ pub enum PluginCommand {
         #[arg(long, env = "KVASIR_TRUST")]
         trust: Option<PathBuf>,
     },
+}
+
+#[derive(Args)]
+pub struct PackArguments {
+    pub folder: PathBuf,
+    /// Secret key file of the publisher.
+    #[arg(long)]
+    pub key: PathBuf,
+    /// Package to write.
+    #[arg(long)]
+    pub out: PathBuf,
+    /// Days until the signature expires.
+    #[arg(long, default_value_t = 365)]
+    pub days: u32,
+    /// Replace the file that is there although it is no package.
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Args)]
@@ -310,6 +322,18 @@ pub struct BenchArguments {
 impl From<&SetupArguments> for operate::setup::SetupOptions {
     fn from(arguments: &SetupArguments) -> Self {
         operate::setup::SetupOptions { renew: arguments.renew }
+    }
+}
+
+impl From<&PackArguments> for operate::plugin_tool::PackOptions {
+    fn from(arguments: &PackArguments) -> Self {
+        operate::plugin_tool::PackOptions {
+            folder: arguments.folder.clone(),
+            key: arguments.key.clone(),
+            out: arguments.out.clone(),
+            days: arguments.days,
+            force: arguments.force,
+        }
     }
 }
 

@@ -1,25 +1,47 @@
 //! The program `kvasir`: its command line and nothing else. What the commands do is in `kvasir-operate`.
 //!
-//! Exit codes: 0 done, 1 failed (the reason is on standard error), 2 the command line is not understood.
+//! Exit codes: 0 done, 1 failed (the reason is on standard error), 2 the command line is not understood, 141 whoever read
+//! standard output went away before everything was said (nothing is on standard error; a worker goes on instead).
 
 mod arguments;
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use kvasir_operate as operate;
+use kvasir_operate::output::{self, ReaderGone};
 
 use crate::arguments::{Command, CommandLine, KeyCommand, PluginCommand};
 
 fn main() -> ExitCode {
-    let line = CommandLine::parse();
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(said) => return help_or_complaint(&said),
+    };
     operate::logging::start(line.verbose, line.quiet);
     match run(&line) {
         Ok(code) => code,
-        Err(error) => {
-            eprintln!("kvasir: {}", operate::logging::sentence(&error));
-            ExitCode::FAILURE
+        Err(error) => failure(&error),
+    }
+}
+
+fn failure(error: &anyhow::Error) -> ExitCode {
+    if ReaderGone::caused(error) {
+        return ExitCode::from(ReaderGone::EXIT_CODE);
+    }
+    output::remark(format!("kvasir: {}", operate::logging::sentence(error)));
+    ExitCode::FAILURE
+}
+
+/// Help and the version go to standard output and must arrive there; complaints go to standard error.
+fn help_or_complaint(said: &clap::Error) -> ExitCode {
+    match said.print() {
+        Err(error) if !said.use_stderr() && error.kind() == ErrorKind::BrokenPipe => {
+            ExitCode::from(ReaderGone::EXIT_CODE)
         }
+        Err(error) if !said.use_stderr() => failure(&error.into()),
+        _ => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),
     }
 }
 
@@ -34,17 +56,19 @@ fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
         Command::Inspect { model } => operate::inspect::command(&settings, model.as_deref(), line.json)?,
         Command::Key(KeyCommand::New { path }) => operate::key_file::command_new(path, line.json)?,
         Command::Key(KeyCommand::Show { path }) => operate::key_file::command_show(path, line.json)?,
-        Command::Plugin(PluginCommand::Component { module, component }) => {
-            operate::plugin_tool::componentize(module, component, line.json)?;
+        Command::Plugin(PluginCommand::Component { module, component, force }) => {
+            operate::plugin_tool::componentize(module, component, *force, line.json)?;
         }
-        Command::Plugin(PluginCommand::Pack { folder, key, out, days }) => {
-            operate::plugin_tool::pack(folder, key, out, *days, line.json)?;
+        Command::Plugin(PluginCommand::Pack(options)) => {
+            operate::plugin_tool::pack(&options.into(), line.json)?
         }
         Command::Plugin(PluginCommand::Verify { package, trust }) => {
             operate::plugin_tool::verify(&settings, package.as_deref(), trust.as_deref(), line.json)?;
         }
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut CommandLine::command(), "kvasir", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut CommandLine::command(), "kvasir", &mut script);
+            output::bytes(&script)?;
         }
     }
     Ok(ExitCode::SUCCESS)

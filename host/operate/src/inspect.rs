@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use kvasir_model::{ExpertIndex, LayerIndex, Model};
+use kvasir_model::{ExpertIndex, LayerIndex};
 use serde_json::json;
 
+use crate::local::open_model;
+use crate::output;
 use crate::progress::Spinner;
 use crate::settings::Settings;
 
@@ -16,7 +18,7 @@ use crate::settings::Settings;
 /// Where the model cannot be used.
 pub fn command(settings: &Settings, path: Option<&Path>, json: bool) -> Result<()> {
     let path = settings.model(path)?;
-    let model = Model::open(&path).with_context(|| format!("cannot use the model {}", path.display()))?;
+    let model = open_model(&path)?;
     let spinner = Spinner::new(format!("digesting {}", path.display()));
     let digests = model.digests().with_context(|| format!("cannot digest the model {}", path.display()))?;
     drop(spinner);
@@ -37,25 +39,23 @@ pub fn command(settings: &Settings, path: Option<&Path>, json: bool) -> Result<(
         let text = config.canonical_text();
         let configuration: BTreeMap<&str, &str> =
             text.lines().filter_map(|line| line.split_once(' ')).collect();
-        println!(
-            "{}",
-            json!({
-                "path": path, "name": model.name(), "digest": digests.model.to_string(), "configuration": configuration,
-                "expert_bytes": expert_bytes, "expert_bytes_by_format": formats, "chat_template": model.chat_template().is_some(),
-            })
-        );
+        output::object(&json!({
+            "path": path.display().to_string(), "name": model.name(), "digest": digests.model.to_string(),
+            "configuration": configuration, "expert_bytes": expert_bytes, "expert_bytes_by_format": formats,
+            "chat_template": model.chat_template().is_some(),
+        }))
     } else {
-        println!("{} ({})", model.name(), path.display());
-        println!("digest   {}", digests.model);
         let named: Vec<String> =
             formats.iter().map(|(name, bytes)| format!("{name} {bytes} bytes")).collect();
-        println!(
-            "experts  {} layers x {} = {expert_bytes} bytes ({})",
+        output::line(format!(
+            "{} ({})\ndigest   {}\nexperts  {} layers x {} = {expert_bytes} bytes ({})\n{}",
+            output::name(model.name()),
+            path.display(),
+            digests.model,
             config.layers,
             config.experts,
-            named.join(", ")
-        );
-        print!("{}", config.canonical_text());
+            named.join(", "),
+            config.canonical_text().trim_end()
+        ))
     }
-    Ok(())
 }

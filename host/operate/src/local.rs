@@ -11,13 +11,14 @@ use kvasir_experts::{ExpertRunner, LocalExperts, RunnerOptions, VerifiedPlugin};
 use kvasir_model::Model;
 use kvasir_plugin::TrustStore;
 
+use crate::files;
 use crate::memory::expert_bytes;
 use crate::progress::Spinner;
 use crate::settings::Settings;
 use crate::setup;
 
 /// A package may not be larger: it is read whole.
-const PACKAGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+pub const PACKAGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// More threads than this are a typing error.
 const THREADS_MAX: usize = 1024;
 
@@ -57,8 +58,7 @@ impl Local {
         let threads = threads(settings, options.threads)?;
         let path = settings.model(options.model.as_deref())?;
         let spinner = Spinner::new(format!("opening {}", path.display()));
-        let model =
-            Arc::new(Model::open(&path).with_context(|| format!("cannot use the model {}", path.display()))?);
+        let model = Arc::new(open_model(&path)?);
         spinner.say("checking and compiling the kernel");
         let plugin = verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
         let runner = Arc::new(ExpertRunner::new(
@@ -76,6 +76,19 @@ impl Local {
     pub fn experts(&self) -> LocalExperts {
         LocalExperts::new(Arc::clone(&self.model), Arc::clone(&self.runner))
     }
+}
+
+/// Open the model at `path`.
+///
+/// # Errors
+/// Where it is neither a plain file nor a folder (a pipe could wait for ever), or no model.
+pub fn open_model(path: &Path) -> Result<Model> {
+    let unusable = || format!("cannot use the model {}", path.display());
+    let metadata = fs::metadata(path).with_context(unusable)?;
+    if !metadata.is_file() && !metadata.is_dir() {
+        bail!("{}: it is neither a plain file nor a folder", unusable());
+    }
+    Model::open(path).with_context(unusable)
 }
 
 /// The number of threads: named, in the settings, or one a core.
@@ -107,11 +120,8 @@ pub fn verified_plugin(
             path.display()
         );
     }
-    let size = fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?.len();
-    if size > PACKAGE_BYTES_MAX {
-        bail!("the package {} has {size} bytes; at most {PACKAGE_BYTES_MAX} are read", path.display());
-    }
-    let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let bytes = files::read_bounded(&path, PACKAGE_BYTES_MAX)
+        .with_context(|| format!("cannot read the kernel package {}", path.display()))?;
     let trust = settings.trust(trust);
     let store = TrustStore::load_folder(&trust).with_context(|| {
         format!("cannot use the trusted keys in {} (`kvasir setup` makes one)", trust.display())

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kvasir_plugin::PackageContents;
+use kvasir_plugin::{PackageContents, PublisherKey, TrustStore};
 use serde_json::json;
 
+use crate::files::{self, Replaceable};
 use crate::local::verified_plugin;
 use crate::settings::Settings;
-use crate::{key_file, setup};
+use crate::{key_file, output, setup};
 
 /// Most bytes of a module, manifest, vector file or package that these commands read.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -19,28 +20,57 @@ const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 ///
 /// # Errors
 /// Where the module is unreadable or was not built against a WIT world.
-pub fn componentize(module: &Path, component: &Path, json: bool) -> Result<()> {
+pub fn componentize(module: &Path, component: &Path, force: bool, json: bool) -> Result<()> {
+    Replaceable {
+        inputs: &[module],
+        may: files::is_component,
+        what: "component (--force replaces it)",
+        force,
+    }
+    .check(component)?;
     let bytes = read(module)?;
     let encoded = wit_component::ComponentEncoder::default()
         .validate(true)
         .module(&bytes)
         .and_then(|encoder| encoder.encode())
         .with_context(|| format!("{} is no module built against a WIT world", module.display()))?;
-    setup::write_whole(component, &encoded)?;
+    files::write_whole(component, &encoded)?;
     if json {
-        println!("{}", json!({"component": component, "bytes": encoded.len()}));
+        output::object(&json!({"component": component.display().to_string(), "bytes": encoded.len()}))
     } else {
-        println!("{}: {} bytes", component.display(), encoded.len());
+        output::line(format!("{}: {} bytes", component.display(), encoded.len()))
     }
-    Ok(())
 }
 
-/// `kvasir plugin pack`: sign the folder's plugin.toml, kernel.wasm and vectors/*.
+/// What `kvasir plugin pack` may be told.
+pub struct PackOptions {
+    /// Holds plugin.toml, kernel.wasm and vectors/.
+    pub folder: PathBuf,
+    /// Secret key file of the publisher.
+    pub key: PathBuf,
+    /// Package to write.
+    pub out: PathBuf,
+    /// Days until the signature expires.
+    pub days: u32,
+    /// Replace a file that is no package.
+    pub force: bool,
+}
+
+/// `kvasir plugin pack`: sign the folder's plugin.toml, kernel.wasm and vectors/*, after the checks that `verify` makes.
 ///
 /// # Errors
-/// Where a file is missing or the manifest is malformed.
-pub fn pack(folder: &Path, key: &Path, out: &Path, days: u32, json: bool) -> Result<()> {
-    let key = key_file::load(key)?;
+/// Where a file is missing, the manifest is malformed, or the kernel fails its own vectors; nothing is written then.
+pub fn pack(options: &PackOptions, json: bool) -> Result<()> {
+    let PackOptions { folder, out, days, .. } = options;
+    let key = key_file::load(&options.key)?;
+    let (manifest, component) = (folder.join("plugin.toml"), folder.join("kernel.wasm"));
+    Replaceable {
+        inputs: &[&options.key, &manifest, &component],
+        may: files::is_package,
+        what: "kernel package (--force replaces it)",
+        force: options.force,
+    }
+    .check(out)?;
     let mut vectors = BTreeMap::new();
     let vector_folder = folder.join("vectors");
     if vector_folder.exists() {
@@ -54,22 +84,29 @@ pub fn pack(folder: &Path, key: &Path, out: &Path, days: u32, json: bool) -> Res
             vectors.insert(name.to_owned(), read(&path)?);
         }
     }
-    let contents = PackageContents {
-        manifest: read(&folder.join("plugin.toml"))?,
-        component: read(&folder.join("kernel.wasm"))?,
-        vectors,
-    };
-    let package = kvasir_plugin::pack(&contents, setup::validity(u64::from(days)), key.signing_key())?;
-    setup::write_whole(out, &package)?;
+    let contents = PackageContents { manifest: read(&manifest)?, component: read(&component)?, vectors };
+    let unfit = || format!("{} cannot be packed", folder.display());
+    let package = kvasir_plugin::pack(&contents, setup::validity(u64::from(*days)), key.signing_key())
+        .with_context(unfit)?;
+    let own = PublisherKey { key: key.signing_key().verifying_key(), name: None };
+    let plugin =
+        kvasir_plugin::verify(&package, &TrustStore::from_keys([own])?, setup::now()).with_context(unfit)?;
+    let proven = kvasir_experts::conformance(&plugin).with_context(unfit)?;
+    files::write_whole(out, &package)?;
     if json {
-        println!(
-            "{}",
-            json!({"package": out, "bytes": package.len(), "publisher": key.public().to_string()})
-        );
+        output::object(&json!({
+            "package": out.display().to_string(), "bytes": package.len(), "publisher": key.public().to_string(),
+            "plugin": plugin.digest().to_string(), "vectors": proven.vectors,
+        }))
     } else {
-        println!("{}: {} bytes, signed by {}", out.display(), package.len(), key.public());
+        output::line(format!(
+            "{}: {} bytes, {} vectors agree bit for bit, signed by {}",
+            out.display(),
+            package.len(),
+            proven.vectors,
+            key.public()
+        ))
     }
-    Ok(())
 }
 
 /// `kvasir plugin verify`: signature, digests, imports, operators, golden vectors.
@@ -82,27 +119,24 @@ pub fn verify(settings: &Settings, package: Option<&Path>, trust: Option<&Path>,
     let report = kvasir_experts::conformance(&plugin)
         .with_context(|| format!("{} fails its own vectors", path.display()))?;
     if json {
-        println!(
-            "{}",
-            json!({
-                "package": path, "name": plugin.name(), "version": plugin.version().to_string(),
-                "plugin": plugin.digest().to_string(), "publisher": plugin.publisher().to_string(),
-                "formats": plugin.manifest().formats, "vectors": report.vectors,
-            })
-        );
+        output::object(&json!({
+            "package": path.display().to_string(), "name": plugin.name(), "version": plugin.version().to_string(),
+            "plugin": plugin.digest().to_string(), "publisher": plugin.publisher().to_string(),
+            "formats": plugin.manifest().formats, "vectors": report.vectors,
+        }))
     } else {
-        println!("{} {} {}", plugin.name(), plugin.version(), plugin.digest());
-        println!("publisher  {}", plugin.publisher());
-        println!("formats    {}", plugin.manifest().formats.join(", "));
-        println!("vectors    {} agree bit for bit", report.vectors);
+        output::line(format!(
+            "{} {} {}\npublisher  {}\nformats    {}\nvectors    {} agree bit for bit",
+            plugin.name(),
+            plugin.version(),
+            plugin.digest(),
+            plugin.publisher(),
+            plugin.manifest().formats.join(", "),
+            report.vectors
+        ))
     }
-    Ok(())
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let size = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
-    if size > FILE_BYTES_MAX {
-        bail!("{} has {size} bytes; at most {FILE_BYTES_MAX} are read", path.display());
-    }
-    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    files::read_bounded(path, FILE_BYTES_MAX).with_context(|| format!("cannot read {}", path.display()))
 }

@@ -2,12 +2,13 @@
 //!
 //! Precedence: a flag, then `KVASIR_*` (both by way of the command line), then the settings file, then the default.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use etcetera::{AppStrategy, AppStrategyArgs, choose_app_strategy};
 use serde::Deserialize;
+
+use crate::files;
 
 /// The settings file may not be larger: it is read whole.
 const SETTINGS_BYTES_MAX: u64 = 64 * 1024;
@@ -103,19 +104,15 @@ impl Settings {
 }
 
 fn read_settings(path: &Path) -> Result<SettingsFile> {
-    let size = fs::metadata(path)
-        .with_context(|| format!("cannot read the settings file {}", path.display()))?
-        .len();
-    if size > SETTINGS_BYTES_MAX {
-        bail!("the settings file {} has {size} bytes; at most {SETTINGS_BYTES_MAX} are read", path.display());
-    }
-    let text = fs::read_to_string(path)
+    let text = files::read_text_bounded(path, SETTINGS_BYTES_MAX)
         .with_context(|| format!("cannot read the settings file {}", path.display()))?;
     toml::from_str(&text).with_context(|| format!("the settings file {} is not understood", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -5,15 +5,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use kvasir_plugin::{PackageContents, TrustStore, UnixSeconds, Validity, VerifiedPlugin};
+use kvasir_wire::key::SecretKey;
 use serde_json::json;
 
-use crate::key_file;
+use crate::files::{self, Replaceable};
+use crate::local::PACKAGE_BYTES_MAX;
 use crate::settings::Settings;
+use crate::{key_file, output};
 
 /// File name of the package that [`command`] writes.
 pub const BUNDLED_PACKAGE_NAME: &str = "swiglu-0.1.0.kvp";
@@ -37,28 +40,33 @@ pub fn command(settings: &Settings, options: &SetupOptions, json: bool) -> Resul
     let package = settings.plugin(None);
     let trust = settings.trust(None);
     let (key, new_key) = key_file::load_or_create(&key_path)?;
-    write_trusted(&trust, "own", &key)?;
-    let store = TrustStore::load_folder(&trust)?;
-    let current = fs::read(&package).ok().and_then(|bytes| kvasir_plugin::verify(&bytes, &store, now()).ok());
+    let store = with_own_key(&trust, &key)?;
+    let current = files::read_bounded(&package, PACKAGE_BYTES_MAX)
+        .ok()
+        .and_then(|bytes| kvasir_plugin::verify(&bytes, &store, now()).ok());
     let signed = options.renew || current.is_none();
     let plugin = match current {
         Some(plugin) if !options.renew => plugin,
-        _ => write_package(&package, &key, &store)?,
+        _ => write_package(&package, (&key_path, &key), &store)?,
     };
     if json {
-        println!(
-            "{}",
-            json!({
-                "publisher": key.public().to_string(), "new_key": new_key, "signed": signed, "package": package,
-                "plugin": plugin.digest().to_string(), "trust": trust,
-            })
-        );
+        output::object(&json!({
+            "publisher": key.public().to_string(), "new_key": new_key, "signed": signed,
+            "package": package.display().to_string(), "plugin": plugin.digest().to_string(),
+            "trust": trust.display().to_string(),
+        }))
     } else {
-        println!("publisher  {} ({})", key.public(), if new_key { "new" } else { "there already" });
-        println!("package    {} ({})", package.display(), if signed { "signed" } else { "valid already" });
-        println!("plugin     {} {} {}", plugin.name(), plugin.version(), plugin.digest());
+        output::line(format!(
+            "publisher  {} ({})\npackage    {} ({})\nplugin     {} {} {}",
+            key.public(),
+            if new_key { "new" } else { "there already" },
+            package.display(),
+            if signed { "signed" } else { "valid already" },
+            plugin.name(),
+            plugin.version(),
+            plugin.digest()
+        ))
     }
-    Ok(())
 }
 
 /// The bundled kernel, ready to be packed.
@@ -73,23 +81,34 @@ pub fn now() -> UnixSeconds {
     UnixSeconds(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
-/// Put the public half of `key` among the trusted publishers, as `name`.pub.
-fn write_trusted(folder: &Path, name: &str, key: &kvasir_wire::key::SecretKey) -> Result<()> {
+/// The trusted publishers in `folder`; the public half of `key` is put among them as own.pub, unless it is there already under
+/// whatever name.
+fn with_own_key(folder: &Path, key: &SecretKey) -> Result<TrustStore> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    let path = folder.join(format!("{name}.pub"));
-    fs::write(&path, format!("{} {name}\n", key.public()))
-        .with_context(|| format!("cannot write {}", path.display()))
+    let store = TrustStore::load_folder(folder)?;
+    let own = key.signing_key().verifying_key();
+    if store.keys().any(|(_, trusted)| trusted.key == own) {
+        return Ok(store);
+    }
+    files::write_whole(&folder.join("own.pub"), format!("{} own\n", key.public()).as_bytes())?;
+    Ok(TrustStore::load_folder(folder)?)
 }
 
 fn write_package(
     path: &Path,
-    key: &kvasir_wire::key::SecretKey,
+    (key_path, key): (&Path, &SecretKey),
     store: &TrustStore,
 ) -> Result<VerifiedPlugin> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    }
+    let inputs = [key_path];
+    Replaceable { inputs: &inputs, may: files::is_package, what: "kernel package", force: false }
+        .check(path)?;
     let bytes = kvasir_plugin::pack(&bundled_kernel(), validity(VALID_DAYS), key.signing_key())?;
     let plugin = kvasir_plugin::verify(&bytes, store, now())
         .context("the package that was just signed does not verify")?;
-    write_whole(path, &bytes)?;
+    files::write_whole(path, &bytes)?;
     Ok(plugin)
 }
 
@@ -100,18 +119,6 @@ pub fn validity(days: u64) -> Validity {
         not_before: UnixSeconds(now.saturating_sub(CLOCK_SLACK_SECONDS)),
         expires: UnixSeconds(now.saturating_add(days.saturating_mul(86_400))),
     }
-}
-
-/// Write a file so that a reader finds either the old bytes or all of the new ones.
-///
-/// # Errors
-/// Where the folder cannot be made or written.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let folder: PathBuf = path.parent().map_or_else(PathBuf::new, Path::to_path_buf);
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    let beside = path.with_extension("new");
-    fs::write(&beside, bytes).with_context(|| format!("cannot write {}", beside.display()))?;
-    fs::rename(&beside, path).with_context(|| format!("cannot write {}", path.display()))
 }
 
 const BUNDLED_MANIFEST: &[u8] = include_bytes!("../../../plugins/swiglu/plugin.toml");
