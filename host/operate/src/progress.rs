@@ -1,12 +1,42 @@
 //! A sign of life on standard error for anything that may take longer than two seconds.
 
 use std::io::IsTerminal;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::output;
+
+/// How long something may take before a line is printed where there is no terminal.
+const LINE_AFTER: Duration = Duration::from_secs(2);
+
 /// Shown on a terminal while it exists; elsewhere nothing.
 pub struct Spinner(ProgressBar);
+
+/// One line on standard error, where that is no terminal and something still lasts after two seconds. Dropping it before that
+/// prevents the line.
+pub struct LateLine {
+    _over: mpsc::Sender<()>,
+}
+
+impl LateLine {
+    /// Print `what` after two seconds, unless only errors are wanted.
+    pub fn new(what: impl Into<String>) -> Option<LateLine> {
+        if std::io::stderr().is_terminal() || !tracing::enabled!(tracing::Level::WARN) {
+            return None;
+        }
+        let what = what.into();
+        let (over, wait) = mpsc::channel::<()>();
+        thread::spawn(move || {
+            if wait.recv_timeout(LINE_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {
+                output::remark(what);
+            }
+        });
+        Some(LateLine { _over: over })
+    }
+}
 
 impl Spinner {
     /// Begin to show `what`.

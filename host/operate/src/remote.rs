@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,9 +15,10 @@ use kvasir_wire::id::PluginDigest;
 use kvasir_wire::ticket::Ticket;
 use serde::Serialize;
 
+use crate::files;
 use crate::key_file;
 use crate::local::Local;
-use crate::progress::Spinner;
+use crate::progress::{LateLine, Spinner};
 
 /// Layer numbers beyond this are a typing error; no model has as many.
 const LAYER_NUMBER_MAX: u16 = 4095;
@@ -172,10 +172,10 @@ impl Membership {
                 )
             },
         )?;
-        let spinner = Spinner::new(format!("waiting for {workers} workers behind {}", options.hub));
-        tracing::info!("waiting for {workers} workers behind {}", options.hub);
+        let what = format!("waiting for {workers} workers behind {}", options.hub);
+        let (spinner, late) = (Spinner::new(what.clone()), LateLine::new(what));
         swarm.wait_for_workers(workers.get(), WORKERS_WITHIN)?;
-        drop(spinner);
+        drop((spinner, late));
         Ok(Membership(swarm))
     }
 
@@ -269,16 +269,9 @@ impl fmt::Display for RemoteReport {
 /// # Errors
 /// Where it is missing or holds no ticket.
 pub fn read_ticket(path: &Path) -> Result<Ticket> {
-    let size = fs::metadata(path)
-        .with_context(|| {
-            format!("cannot read the ticket {} (the network's operator issues one)", path.display())
-        })?
-        .len();
-    if size > TICKET_FILE_BYTES_MAX {
-        bail!("{} is no ticket: {size} bytes, a ticket has under {TICKET_FILE_BYTES_MAX}", path.display());
-    }
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read the ticket {}", path.display()))?;
+    let text = files::read_text_bounded(path, TICKET_FILE_BYTES_MAX).with_context(|| {
+        format!("cannot read the ticket {} (the network's operator issues one)", path.display())
+    })?;
     Ticket::from_text(text.trim()).with_context(|| format!("{} is no ticket", path.display()))
 }
 

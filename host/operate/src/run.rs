@@ -1,7 +1,6 @@
 //! `kvasir run`: answer prompts, with local experts or with workers behind a hub.
 
-use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -10,11 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvasir_backbone::{Event, Experts, Finish, GenerateOptions, Sampler, SamplerOptions, generate};
-use kvasir_model::{Message, SpecialText, TokenId};
+use kvasir_model::{Message, SpecialText, TokenId, TokenizerError};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::local::{ComputeOptions, Local};
+use crate::logits::LogitsFile;
+use crate::output;
 use crate::remote::{Membership, RemoteOptions, RemoteReport};
 use crate::settings::Settings;
 
@@ -73,7 +74,8 @@ pub fn command(settings: &Settings, options: &RunOptions, json: bool) -> Result<
     let encoded =
         prompts.iter().map(|prompt| encode(&local, prompt, options.chat)).collect::<Result<Vec<_>>>()?;
     let generate_options = generate_options(&local, options)?;
-    let mut logits = options.logits.as_deref().map(LogitsFile::create).transpose()?;
+    let mut logits =
+        options.logits.as_deref().map(|path| logits_file(path, settings, options)).transpose()?;
 
     let membership = options.remote.as_ref().map(|remote| Membership::join(remote, &local)).transpose()?;
     let mut experts: Box<dyn Experts> = match &membership {
@@ -81,25 +83,33 @@ pub fn command(settings: &Settings, options: &RunOptions, json: bool) -> Result<
         None => Box::new(local.experts()),
     };
     let mut answers = Vec::new();
-    for (prompt, tokens) in prompts.iter().zip(&encoded) {
+    let failed: Result<()> = prompts.iter().zip(&encoded).try_for_each(|(prompt, tokens)| {
         let echo = !json && !options.chat;
-        answers.push(answer(
-            &local,
-            (prompt, tokens),
-            &generate_options,
-            experts.as_mut(),
-            logits.as_mut(),
-            (json, echo),
-        )?);
-    }
+        let prompt = (prompt.as_str(), tokens.as_slice());
+        let how = (json, echo);
+        answers.push(answer(&local, prompt, &generate_options, experts.as_mut(), logits.as_mut(), how)?);
+        Ok(())
+    });
     drop(experts);
+    // Also after a failure: the workers are owed a last receipt.
+    let generated = answers.iter().map(|answer| answer.tokens.len()).sum();
+    let remote = membership.map(|membership| membership.finish(generated));
+    failed?;
     if let Some(logits) = logits {
         logits.finish()?;
     }
-    let generated = answers.iter().map(|answer| answer.tokens.len()).sum();
-    let remote = membership.map(|membership| membership.finish(generated));
-    report(&local, &answers, remote.as_ref(), json);
-    Ok(())
+    report(&local, &answers, remote.as_ref(), json)
+}
+
+/// Where logits go, which is none of the files that are read.
+fn logits_file(path: &Path, settings: &Settings, options: &RunOptions) -> Result<LogitsFile> {
+    let model = settings.model(options.compute.model.as_deref())?;
+    let plugin = settings.plugin(options.compute.plugin.as_deref());
+    let mut inputs = vec![plugin.as_path()];
+    if let Some(remote) = &options.remote {
+        inputs.extend([remote.ticket.as_path(), &remote.key]);
+    }
+    LogitsFile::create(path, &model, &inputs)
 }
 
 /// Checked before anything is computed or printed.
@@ -134,24 +144,21 @@ fn answer(
     let mut failed = None;
     let progress = Progress::new();
     if echo {
-        say(prompt);
+        output::piece(prompt)?;
     }
     let mut sequence = local.backbone.start();
     let generation = generate(&local.backbone, &mut sequence, tokens, options, experts, &mut |event| {
         match event {
             Event::Read { done, of } => progress.read(done, of),
             Event::Chosen { token, logits: values } => {
-                if let Some(file) = logits.as_mut()
-                    && let Err(error) = file.write(values)
-                {
+                let piece = stream.push(token);
+                text.push_str(&piece);
+                let written = logits.as_mut().map_or(Ok(()), |file| file.write(values));
+                let said = written.and_then(|()| if json { Ok(()) } else { output::piece(&piece) });
+                if let Err(error) = said {
                     failed = Some(error);
                     return ControlFlow::Break(());
                 }
-                let piece = stream.push(token);
-                if !json {
-                    say(&piece);
-                }
-                text.push_str(&piece);
             }
             _ => {}
         }
@@ -164,8 +171,7 @@ fn answer(
     let rest = stream.finish();
     text.push_str(&rest);
     if !json {
-        say(&rest);
-        println!();
+        output::piece(&format!("{rest}\n"))?;
     }
     Ok(Answer {
         prompt: prompt.to_owned(),
@@ -184,7 +190,7 @@ fn answer(
 }
 
 /// Rates over all prompts. The first generated token of a prompt comes out of its prefill.
-fn report(local: &Local, answers: &[Answer], remote: Option<&RemoteReport>, json: bool) {
+fn report(local: &Local, answers: &[Answer], remote: Option<&RemoteReport>, json: bool) -> Result<()> {
     let rate =
         |count: usize, time: Duration| if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() };
     let decoded = answers.iter().map(|answer| answer.tokens.len().saturating_sub(1)).sum();
@@ -192,19 +198,17 @@ fn report(local: &Local, answers: &[Answer], remote: Option<&RemoteReport>, json
     let read = answers.iter().map(|answer| answer.prompt_tokens).sum();
     let prefill = rate(read, answers.iter().map(|answer| answer.prefill).sum());
     if json {
-        println!(
-            "{}",
-            json!({
-                "model": local.model.name(), "plugin": local.plugin.digest().to_string(),
-                "threads": local.backbone.threads(), "vocabulary": local.model.config().vocabulary,
-                "answers": answers, "tokens_per_second": decode, "prefill_tokens_per_second": prefill, "remote": remote,
-            })
-        );
+        output::object(&json!({
+            "model": local.model.name(), "plugin": local.plugin.digest().to_string(),
+            "threads": local.backbone.threads(), "vocabulary": local.model.config().vocabulary,
+            "answers": answers, "tokens_per_second": decode, "prefill_tokens_per_second": prefill, "remote": remote,
+        }))
     } else {
-        eprintln!("{read} tokens read at {prefill:.0}/s, {decoded} written at {decode:.0}/s");
+        output::remark(format!("{read} tokens read at {prefill:.0}/s, {decoded} written at {decode:.0}/s"));
         if let Some(remote) = remote {
-            eprintln!("{remote}");
+            output::remark(remote.to_string());
         }
+        Ok(())
     }
 }
 
@@ -234,16 +238,15 @@ fn encode(local: &Local, prompt: &str, chat: bool) -> Result<Vec<TokenId>> {
     } else {
         prompt.to_owned()
     };
-    let tokens = local.model.tokenizer().encode(&text)?;
     let limit = local.backbone.context_limit();
-    if tokens.len() > limit {
-        bail!(
-            "the prompt {:?} has {} tokens and the model's context holds {limit}: shorten it",
-            shortened(prompt),
-            tokens.len()
-        );
+    // A text far beyond the context is not tokenised to its end.
+    match local.model.tokenizer().encode_bounded(&text, limit) {
+        Err(TokenizerError::TooManyTokensInText { .. }) => bail!(
+            "the prompt {:?} has more tokens than the model's context holds, {limit}: shorten it",
+            shortened(prompt)
+        ),
+        tokens => Ok(tokens?),
     }
-    Ok(tokens)
 }
 
 fn user_message(prompt: &str) -> Message {
@@ -256,12 +259,6 @@ fn shortened(prompt: &str) -> String {
         short.push('…');
     }
     short
-}
-
-/// Text goes out as it comes; a reader that went away is no reason to fail.
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// A progress line on a terminal, for prompts that take long to read.
@@ -287,29 +284,5 @@ impl Progress {
             self.bar.set_length(of as u64);
             self.bar.set_position(done as u64);
         }
-    }
-}
-
-/// Raw logits of every generated position: f32, little-endian.
-struct LogitsFile {
-    path: PathBuf,
-    file: BufWriter<File>,
-}
-
-impl LogitsFile {
-    fn create(path: &Path) -> Result<LogitsFile> {
-        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(LogitsFile { path: path.to_path_buf(), file: BufWriter::new(file) })
-    }
-
-    fn write(&mut self, logits: &[f32]) -> Result<()> {
-        logits
-            .iter()
-            .try_for_each(|value| self.file.write_all(&value.to_le_bytes()))
-            .with_context(|| format!("cannot write {}", self.path.display()))
-    }
-
-    fn finish(mut self) -> Result<()> {
-        self.file.flush().with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
