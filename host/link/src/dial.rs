@@ -32,6 +32,31 @@ pub enum TlsTrust {
     PlainText,
 }
 
+impl TlsTrust {
+    /// Checks that the authorities can be read, before anything is dialled. The error is a sentence about the CA file.
+    pub fn check(&self) -> Result<(), String> {
+        self.roots().map(|_| ())
+    }
+
+    fn roots(&self) -> Result<Option<RootCertStore>, String> {
+        let mut roots = RootCertStore::empty();
+        match self {
+            TlsTrust::PlainText => return Ok(None),
+            TlsTrust::WebRoots => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+            TlsTrust::CaFile(pem) => {
+                for certificate in CertificateDer::pem_slice_iter(pem) {
+                    let certificate = certificate.map_err(|error| format!("the CA file: {error}"))?;
+                    roots.add(certificate).map_err(|error| format!("the CA file: {error}"))?;
+                }
+                if roots.is_empty() {
+                    return Err("the CA file holds no certificate".to_owned());
+                }
+            }
+        }
+        Ok(Some(roots))
+    }
+}
+
 /// A worker's link: dials `wss://host[:port]` and is admitted as a worker. A path in the address is kept as a prefix of
 /// [`WORKER_PATH`].
 pub async fn connect_worker(
@@ -148,20 +173,7 @@ impl Target {
 
     fn tls(&self, trust: &TlsTrust) -> Result<Option<(Arc<ClientConfig>, ServerName<'static>)>, LinkError> {
         let fail = |problem: String| LinkError::Tls { host: self.authority.clone(), problem };
-        let mut roots = RootCertStore::empty();
-        match trust {
-            TlsTrust::PlainText => return Ok(None),
-            TlsTrust::WebRoots => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-            TlsTrust::CaFile(pem) => {
-                for certificate in CertificateDer::pem_slice_iter(pem) {
-                    let certificate = certificate.map_err(|error| fail(format!("the CA file: {error}")))?;
-                    roots.add(certificate).map_err(|error| fail(format!("the CA file: {error}")))?;
-                }
-                if roots.is_empty() {
-                    return Err(fail("the CA file holds no certificate".to_owned()));
-                }
-            }
-        }
+        let Some(roots) = trust.roots().map_err(fail)? else { return Ok(None) };
         let name = ServerName::try_from(self.host.clone())
             .map_err(|_| fail(format!("{} is no name that a certificate could carry", self.host)))?;
         // The provider is named, so that another crate's choice of provider cannot change it.

@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvasir_model::Model;
 use kvasir_worker::{Event, EventSink, Fault, Worker, WorkerOptions};
 use serde_json::{Value, json};
 
-use crate::key_file;
-use crate::local::{threads, verified_plugin};
+use crate::local::{open_model, threads, verified_plugin};
 use crate::memory::expert_bytes;
 use crate::remote::read_ticket;
 use crate::settings::Settings;
+use crate::{files, key_file, output};
 
 /// Threads that move bytes; kernels have their own.
 const NETWORK_THREADS: usize = 2;
@@ -56,18 +55,21 @@ pub struct WorkerSettings {
 pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Result<()> {
     refuse_plain_text(&options.gateway, options.plain_text)?;
     let plugin = verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
-    let model = options
-        .model
-        .as_ref()
-        .map(|path| Model::open(path).with_context(|| format!("cannot use the model {}", path.display())))
-        .transpose()?;
+    let model = options.model.as_deref().map(open_model).transpose()?;
+    let receipts = options.receipts.clone().unwrap_or_else(|| settings.data_folder.join("receipts"));
+    files::writable_folder(&receipts).context("receipts could not be kept")?;
     let worker = Worker::new(WorkerOptions {
         certificate_authority: options.certificate_authority.clone(),
         model: model.map(Arc::new),
         store_bytes: expert_bytes(options.memory_mebibytes),
         threads: Some(threads(settings, options.threads)?),
-        paystubs: Some(options.receipts.clone().unwrap_or_else(|| settings.data_folder.join("receipts"))),
-        events: if json { Arc::new(|event| println!("{}", as_json(&event))) } else { for_people() },
+        paystubs: Some(receipts),
+        events: if json {
+            // Whoever read the lines may go: calls are answered all the same.
+            Arc::new(|event| drop(output::object(&as_json(&event))))
+        } else {
+            for_people()
+        },
         danger_fault: options.flip_bit_of_result.map(|result| Fault::FlipBit { result }),
         ..WorkerOptions::new(
             options.gateway.as_str(),
@@ -93,20 +95,17 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
         worker.run(stopped).await
     })?;
     if json {
-        println!(
-            "{}",
-            json!({
-                "event": "ended", "sessions": summary.sessions, "results": summary.results,
-                "receipted_bytes": summary.receipted_bytes, "nanokvr": summary.nano_kvr,
-            })
-        );
+        drop(output::object(&json!({
+            "event": "ended", "sessions": summary.sessions, "results": summary.results,
+            "receipted_bytes": summary.receipted_bytes, "nanokvr": summary.nano_kvr,
+        })));
+        Ok(())
     } else {
-        println!(
+        output::line(format!(
             "{} sessions, {} results, {} bytes receipted, {} nanoKVR",
             summary.sessions, summary.results, summary.receipted_bytes, summary.nano_kvr
-        );
+        ))
     }
-    Ok(())
 }
 
 /// A ticket sent in clear could be read on the way, so `ws://` is for this machine alone unless danger is asked for.
@@ -216,7 +215,7 @@ fn for_people() -> EventSink {
             Event::Drained => "session ended in order".to_owned(),
             other => format!("{other:?}"),
         };
-        bar.suspend(|| eprintln!("{line}"));
+        bar.suspend(|| output::remark(&line));
     })
 }
 

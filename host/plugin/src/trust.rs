@@ -77,8 +77,8 @@ impl TrustStore {
         let mut store = TrustStore::default();
         for file in files {
             let mut text = String::new();
-            let opened = std::fs::File::open(&file).map_err(|source| read(&file, source))?;
-            let length = opened
+            let length = open_plain(&file)
+                .map_err(|source| read(&file, source))?
                 .take(MAX_KEY_FILE_BYTES as u64 + 1)
                 .read_to_string(&mut text)
                 .map_err(|source| read(&file, source))?;
@@ -134,4 +134,12 @@ impl TrustStore {
         }
         Ok(())
     }
+}
+
+/// Opens a plain file; a pipe, whose opening could wait for ever, and a device are refused unopened.
+fn open_plain(path: &Path) -> std::io::Result<std::fs::File> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a plain file"));
+    }
+    std::fs::File::open(path)
 }

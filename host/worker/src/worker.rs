@@ -1,6 +1,9 @@
 //! A worker's life: dial, serve, dial again.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -52,6 +55,8 @@ pub fn stop() -> (Stop, watch::Receiver<bool>) {
     (Stop(Arc::new(sender)), receiver)
 }
 
+/// Most bytes of a file of certificates; a bundle of all public authorities has a quarter of it.
+const MAX_CERTIFICATE_FILE_BYTES: u64 = 1 << 20;
 /// Highest GGUF type number that is looked at when a plugin's formats are translated.
 const HIGHEST_FORMAT: u32 = 255;
 
@@ -66,8 +71,7 @@ impl Worker {
             WorkerError::Options("the ticket names no wallet: it is not a worker's".to_owned())
         })?;
         let trust = trust(&options)?;
-        let system =
-            |what| move |error: std::io::Error| WorkerError::System { what, reason: error.to_string() };
+        let system = |what| move |error: io::Error| WorkerError::System { what, reason: error.to_string() };
         let bench = Arc::new(Workbench::new(options.threads).map_err(system("threads"))?);
 
         let mut runners = HashMap::new();
@@ -238,10 +242,46 @@ fn trust(options: &WorkerOptions) -> Result<TlsTrust, WorkerError> {
     if options.gateway.starts_with("ws://") {
         return Ok(TlsTrust::PlainText);
     }
-    match &options.certificate_authority {
-        None => Ok(TlsTrust::WebRoots),
-        Some(path) => std::fs::read(path).map(TlsTrust::CaFile).map_err(|error| {
-            WorkerError::Options(format!("the certificate file {} cannot be read: {error}", path.display()))
-        }),
+    let Some(path) = &options.certificate_authority else { return Ok(TlsTrust::WebRoots) };
+    let unusable = |problem: String| {
+        WorkerError::Options(format!("the certificate file {} cannot be used: {problem}", path.display()))
+    };
+    let trust = TlsTrust::CaFile(read_certificates(path).map_err(|error| unusable(error.to_string()))?);
+    // Now, and not at every attempt to connect.
+    trust.check().map_err(unusable)?;
+    Ok(trust)
+}
+
+/// A plain file of bounded size: a pipe could wait for ever, a device never end.
+fn read_certificates(path: &Path) -> io::Result<Vec<u8>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a plain file"));
+    }
+    let mut pem = Vec::new();
+    File::open(path)?.take(MAX_CERTIFICATE_FILE_BYTES + 1).read_to_end(&mut pem)?;
+    if pem.len() as u64 > MAX_CERTIFICATE_FILE_BYTES {
+        let problem = format!("it has more than {MAX_CERTIFICATE_FILE_BYTES} bytes, the most that are read");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(pem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_read_from_plain_files_of_bounded_size_alone() {
+        let folder = std::env::temp_dir().join(format!("kvasir-certificates-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("ca.pem");
+        std::fs::write(&file, vec![b'a'; MAX_CERTIFICATE_FILE_BYTES as usize]).unwrap();
+        assert!(read_certificates(&file).is_ok());
+        std::fs::write(&file, vec![b'a'; MAX_CERTIFICATE_FILE_BYTES as usize + 1]).unwrap();
+        assert!(read_certificates(&file).unwrap_err().to_string().contains("1048576"));
+        for no_file in [&folder, Path::new("/dev/zero")] {
+            assert!(read_certificates(no_file).unwrap_err().to_string().contains("plain file"));
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -104,6 +104,18 @@ async fn a_worker_dials_through_tls_and_believes_only_its_ca_file() {
     hub.await.unwrap();
 }
 
+#[test]
+fn a_ca_file_is_checked_without_dialling() {
+    let (pem, _) = certificate();
+    assert_eq!(TlsTrust::CaFile(pem).check(), Ok(()));
+    assert_eq!(TlsTrust::WebRoots.check(), Ok(()));
+    for wrong in
+        [&b""[..], b"no certificate", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+    {
+        assert!(TlsTrust::CaFile(wrong.to_vec()).check().unwrap_err().contains("the CA file"));
+    }
+}
+
 /// A server that reads the request and answers with `parts`, one write each.
 async fn answer(parts: Vec<Vec<u8>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
