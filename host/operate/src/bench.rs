@@ -8,6 +8,7 @@ use kvasir_model::TokenId;
 use serde_json::{Value, json};
 
 use crate::local::{ComputeOptions, Local};
+use crate::output;
 use crate::progress::Spinner;
 use crate::settings::Settings;
 
@@ -33,8 +34,10 @@ pub fn command(settings: &Settings, options: &BenchOptions, json: bool) -> Resul
     if options.prompt_tokens == 0 || options.tokens == 0 || options.runs == 0 {
         bail!("--prompt-tokens, --tokens and --runs are at least 1");
     }
-    if options.prompt_tokens.max(options.tokens) > limit {
-        bail!("the model's context holds {limit} tokens");
+    for (option, tokens) in [("--prompt-tokens", options.prompt_tokens), ("--tokens", options.tokens)] {
+        if tokens > limit {
+            bail!("{option} {tokens} is too many: the model's context holds {limit} tokens");
+        }
     }
     let mut prefill = Vec::new();
     let mut decode = Vec::new();
@@ -51,22 +54,28 @@ pub fn command(settings: &Settings, options: &BenchOptions, json: bool) -> Resul
     let measured =
         [("prefill", &mut prefill), ("decode", &mut decode)].map(|(name, rates)| summary(name, rates));
     if json {
-        println!(
-            "{}",
-            json!({
-                "machine": machine(), "model": local.model.name(), "threads": local.backbone.threads(),
-                "prompt_tokens": options.prompt_tokens, "tokens": options.tokens, "measured": measured,
-            })
-        );
+        output::object(&json!({
+            "machine": machine(), "model": local.model.name(), "threads": local.backbone.threads(),
+            "prompt_tokens": options.prompt_tokens, "tokens": options.tokens, "measured": measured,
+        }))
     } else {
-        println!("{} on {} ({} threads)", local.model.name(), machine(), local.backbone.threads());
+        let mut lines = vec![format!(
+            "{} on {} ({} threads)",
+            output::name(local.model.name()),
+            machine(),
+            local.backbone.threads()
+        )];
         for figure in measured {
             let number = |name: &str| figure[name].as_f64().unwrap_or_default();
             let name = figure["name"].as_str().unwrap_or_default();
-            println!("{name:8} {:8.0} tokens/s median, {:8.0} best", number("value"), number("best"));
+            lines.push(format!(
+                "{name:8} {:8.0} tokens/s median, {:8.0} best",
+                number("value"),
+                number("best")
+            ));
         }
+        output::line(lines.join("\n"))
     }
-    Ok(())
 }
 
 /// Tokens per second of reading a text of `count` tokens in one go.

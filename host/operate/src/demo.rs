@@ -56,6 +56,9 @@ pub struct DemoOptions {
 /// # Errors
 /// Where a program is missing, does not start, or fails; its log is part of the message.
 pub fn command(options: &DemoOptions, json: bool) -> Result<ExitCode> {
+    if options.tokens == 0 {
+        bail!("--tokens is at least 1: without a token there is nothing to compare");
+    }
     let temporary = tempfile::tempdir().context("no temporary folder")?;
     let folder = match &options.keep {
         Some(folder) => empty_folder(folder)?,

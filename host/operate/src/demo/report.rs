@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kvasir_wire::money::{MeteredBytes, NanoKvr};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use super::DemoOptions;
 use super::compare::Comparison;
 use super::generation::Generation;
 use super::network::Account;
+use crate::output;
 use crate::progress::Spinner;
 
 /// Steps of the demo, shown on standard error: a spinner on a terminal, plain lines elsewhere.
@@ -30,7 +31,7 @@ impl Steps {
     pub fn step(&self, what: &str) {
         self.spinner.say(what);
         if self.lines {
-            eprintln!("{what}");
+            output::remark(what);
         }
     }
 
@@ -93,14 +94,9 @@ impl<'a> DemoReport<'a> {
     /// Print the report on standard output.
     ///
     /// # Errors
-    /// Where it cannot be put into JSON.
+    /// Where standard output takes no more.
     pub fn print(&self, json: bool) -> Result<()> {
-        if json {
-            println!("{}", serde_json::to_string(&self.value()?).context("the report is no JSON")?);
-        } else {
-            self.print_for_people();
-        }
-        Ok(())
+        if json { output::object(&self.value()?) } else { output::line(self.for_people().join("\n")) }
     }
 
     fn value(&self) -> Result<Value> {
@@ -130,58 +126,60 @@ impl<'a> DemoReport<'a> {
         }))
     }
 
-    fn print_for_people(&self) {
+    fn for_people(&self) -> Vec<String> {
+        let mut lines = Vec::new();
         for prompt in &self.prompts {
-            println!("{}", prompt.prompt);
-            println!("  local   {}", prompt.local.replace('\n', "\\n"));
-            println!("  remote  {}", prompt.remote.replace('\n', "\\n"));
+            lines.push(format!("{}", prompt.prompt));
+            lines.push(format!("  local   {}", prompt.local.replace('\n', "\\n")));
+            lines.push(format!("  remote  {}", prompt.remote.replace('\n', "\\n")));
         }
         let yes = |same: bool| if same { "identical" } else { "DIFFERENT" };
-        println!();
-        println!("tokens        {}", yes(self.comparison.identical_tokens));
-        println!(
+        lines.push(String::new());
+        lines.push(format!("tokens        {}", yes(self.comparison.identical_tokens)));
+        lines.push(format!(
             "logits        {} ({} values compared bit for bit; cosine {:.9})",
             yes(self.comparison.identical_logits),
             self.comparison.logits,
             self.comparison.cosine
-        );
+        ));
         if let Some(first) = &self.comparison.first_difference {
-            println!(
+            lines.push(format!(
                 "              first at position {}, token {}: {} locally, {} remotely",
                 first.position, first.token, first.local, first.remote
-            );
+            ));
         }
-        println!(
+        lines.push(format!(
             "remote calls  {} ({} recomputed locally), {:.2} round trips a token",
             self.remote.remote_calls, self.remote.recomputed_calls, self.remote.round_trips_per_token
-        );
-        println!(
+        ));
+        lines.push(format!(
             "tokens/s      {:.0} local, {:.0} remote",
             self.local.tokens_per_second, self.remote.tokens_per_second
-        );
-        println!(
+        ));
+        lines.push(format!(
             "metered       {} bytes = {} units",
             self.account.metered_bytes,
             units(self.account.metered_bytes)
-        );
+        ));
         for wallet in &self.account.wallets {
-            println!(
+            lines.push(format!(
                 "credited      {} nanoKVR = {} to wallet {}… ({} bytes, pending)",
                 wallet.nanokvr,
                 NanoKvr::new(i64::try_from(wallet.nanokvr).unwrap_or(i64::MAX)).kvr(),
                 wallet.wallet.get(..12).unwrap_or(&wallet.wallet),
                 wallet.bytes
-            );
+            ));
         }
         if !self.credit_is_exact() {
-            println!("credit        DOES NOT MATCH: {} nanoKVR", self.account.credited_nanokvr);
+            lines.push(format!("credit        DOES NOT MATCH: {} nanoKVR", self.account.credited_nanokvr));
         }
         if self.options.flip_bit {
-            println!(
+            lines.push(format!(
                 "control       one bit of one remote result was flipped, and it {}",
                 if self.comparison.identical() { "WAS NOT NOTICED" } else { "shows above" }
-            );
+            ));
         }
+        lines
     }
 }
 
