@@ -123,12 +123,12 @@ pub enum BlobError {
         up: RowFormat,
     },
     /// Weights that no quantiser writes.
-    #[error("{matrix} matrix: {source}")]
+    #[error("{matrix} matrix: {cause}")]
     Weights {
         /// gate, up or down.
         matrix: &'static str,
         /// What is wrong with them.
-        source: WeightsError,
+        cause: WeightsError,
     },
 }
 
@@ -253,7 +253,7 @@ fn parse_matrix(blob: &[u8], at: usize, matrix: &'static str) -> Result<BlobMatr
     let range = start..start + stated as usize;
     let bytes = blob.get(range.clone()).ok_or_else(|| short(MATRIX_HEADER_BYTES + stated as usize))?;
     if let Ok(checked) = Matrix::new(format, rows as usize, columns as usize, bytes) {
-        checked.check_weights().map_err(|source| BlobError::Weights { matrix, source })?;
+        checked.check_weights().map_err(|cause| BlobError::Weights { matrix, cause })?;
     }
     Ok(BlobMatrix { format, rows, columns, range })
 }

@@ -1,6 +1,8 @@
 //! Why a model cannot be opened or read, sorted by whose fault it is.
 //!
-//! Every error names the file, the tensor or key, and where a byte of the file is to blame, its offset.
+//! Every error names the file, the tensor or key, and where a byte of the file is to blame, its offset. A message is
+//! whole: a cause is part of it, and `source` does not tell it a second time. Control characters from a file are shown
+//! escaped.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,8 +10,8 @@ use std::path::PathBuf;
 use kvasir_numerics::{RowFormat, WeightsError};
 
 use crate::identity::{ExpertIndex, LayerIndex};
-use crate::template::TemplateError;
 use crate::tokenizer::TokenizerError;
+use crate::visible::Visible;
 
 /// A place in a file: which file, which part of it, and the byte offset from the file's start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +26,7 @@ pub struct Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at byte {} of {}", self.part, self.offset, self.file.display())
+        write!(f, "{} at byte {} of {}", Visible(&self.part), self.offset, Visible(self.file.display()))
     }
 }
 
@@ -33,15 +35,15 @@ impl fmt::Display for Place {
 #[non_exhaustive]
 pub enum ModelError {
     /// The machine's or the operator's: a file is missing or cannot be read.
-    #[error("cannot read {path}: {source}", path = path.display())]
+    #[error("cannot read {path}: {cause}", path = Visible(path.display()))]
     Unreadable {
         /// The file or folder.
         path: PathBuf,
         /// What the operating system said.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The operator's: the path is not a model of a kind known here.
-    #[error("{path} is not a model that can be opened: {why}", path = path.display())]
+    #[error("{path} is not a model that can be opened: {why}", why = Visible(why), path = Visible(path.display()))]
     NotAModel {
         /// The path given.
         path: PathBuf,
@@ -49,7 +51,7 @@ pub enum ModelError {
         why: String,
     },
     /// The file's: its bytes contradict its format.
-    #[error("damaged file: {at}: {why}")]
+    #[error("damaged file: {at}: {}", Visible(why))]
     Damaged {
         /// Where.
         at: Place,
@@ -69,7 +71,7 @@ pub enum ModelError {
         limit: u64,
     },
     /// Ours: a valid file that needs something this version does not have.
-    #[error("{at}: {what} is not supported yet")]
+    #[error("{at}: {} is not supported yet", Visible(what))]
     Unsupported {
         /// Where.
         at: Place,
@@ -77,7 +79,7 @@ pub enum ModelError {
         what: String,
     },
     /// The file's: a key that the architecture needs is absent.
-    #[error("key {key} is missing from {file}", file = file.display())]
+    #[error("key {key} is missing from {file}", key = Visible(key), file = Visible(file.display()))]
     MissingKey {
         /// The file.
         file: PathBuf,
@@ -85,7 +87,7 @@ pub enum ModelError {
         key: String,
     },
     /// The file's: a key holds another type than the format says.
-    #[error("{at}: expected {expected}, found {found}")]
+    #[error("{at}: expected {expected}, found {}", Visible(found))]
     WrongType {
         /// Where.
         at: Place,
@@ -95,7 +97,7 @@ pub enum ModelError {
         found: String,
     },
     /// The file's: a configuration value is out of range or contradicts another.
-    #[error("configuration of {file}: {key} = {value}: {why}", file = file.display())]
+    #[error("configuration of {file}: {key} = {value}: {why}", key = Visible(key), value = Visible(value), why = Visible(why), file = Visible(file.display()))]
     Configuration {
         /// The file.
         file: PathBuf,
@@ -107,7 +109,7 @@ pub enum ModelError {
         why: String,
     },
     /// The file's: a tensor that the configuration calls for is absent.
-    #[error("tensor {tensor} is missing from {file}", file = file.display())]
+    #[error("tensor {tensor} is missing from {file}", tensor = Visible(tensor), file = Visible(file.display()))]
     MissingTensor {
         /// The file or folder.
         file: PathBuf,
@@ -143,28 +145,20 @@ pub enum ModelError {
         up: RowFormat,
     },
     /// The file's: weights that no quantiser writes (a Q8_0 value of -128, an infinite scale).
-    #[error("{at}: {source}")]
+    #[error("{at}: {cause}")]
     Weights {
         /// The tensor.
         at: Place,
         /// What is wrong with them.
-        source: WeightsError,
+        cause: WeightsError,
     },
     /// The file's: its vocabulary or tokenizer.
-    #[error("tokenizer of {file}: {source}", file = file.display())]
+    #[error("tokenizer of {file}: {cause}", file = Visible(file.display()))]
     Tokenizer {
         /// The file.
         file: PathBuf,
         /// What is wrong.
-        source: TokenizerError,
-    },
-    /// The file's: its chat template.
-    #[error("chat template of {file}: {source}", file = file.display())]
-    Template {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong.
-        source: TemplateError,
+        cause: TokenizerError,
     },
     /// The caller's: no such expert.
     #[error("no expert {expert} in layer {layer}: the model has {layers} layers of {experts} experts")]
@@ -179,7 +173,10 @@ pub enum ModelError {
         experts: u32,
     },
     /// Ours: the digest of a model states lengths as u32.
-    #[error("tensor {tensor} is {bytes} bytes; a model digest is defined up to 4294967295 bytes a tensor")]
+    #[error(
+        "tensor {} is {bytes} bytes; a model digest is defined up to 4294967295 bytes a tensor",
+        Visible(tensor)
+    )]
     TooLargeForDigest {
         /// The tensor.
         tensor: String,

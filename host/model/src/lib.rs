@@ -22,9 +22,12 @@ mod mapping;
 mod model;
 mod stored;
 mod template;
+mod template_scan;
 mod template_time;
+mod template_values;
 mod tensor;
 mod tokenizer;
+mod visible;
 
 pub use blob::{BlobError, BlobMatrix, EXPERT_DOMAIN, ExpertBlob};
 pub use config::{Config, DeltaConfig, LayerKind, ValueHeadOrder};

@@ -49,7 +49,25 @@ pub const MAX_EXPERT_BLOB_BYTES: u64 = 256 << 20;
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
 /// Characters of white space in a row in a text to encode.
 pub const MAX_WHITE_SPACE_RUN: usize = 1 << 16;
+/// Bytes of a word in a text whose tokens are bounded: no space, digit or line break in it.
+pub const MAX_WORD_BYTES: usize = 1 << 20;
 /// Bytes of a rendered chat template.
 pub const MAX_RENDERED_BYTES: usize = 16 << 20;
+/// Bytes of a chat template that is rendered (the family's have 5,000 to 10,000).
+pub const MAX_TEMPLATE_BYTES: usize = 64 << 10;
+/// Tokens of one tag or expression of a chat template: the engine recurses over them.
+pub const MAX_TEMPLATE_TAG_TOKENS: usize = 1024;
+/// `elif` tags of a chat template: the engine recurses over them.
+pub const MAX_TEMPLATE_ALTERNATIVES: usize = 256;
+/// Parts of one value in a chat template: its elements, their elements and so on.
+pub const MAX_TEMPLATE_VALUE_PARTS: usize = 1 << 16;
+/// Bytes of text in one value of a chat template.
+pub const MAX_TEMPLATE_VALUE_BYTES: usize = 4 << 20;
+/// Levels of lists and dicts in one value of a chat template; JSON that was parsed has at most 128.
+pub const MAX_TEMPLATE_VALUE_DEPTH: usize = 160;
+/// Stack of the thread that parses and renders a chat template. Only what is used of it takes memory.
+pub const TEMPLATE_STACK_BYTES: usize = 128 << 20;
+/// Seconds that a caller waits for a rendering.
+pub const MAX_TEMPLATE_SECONDS: u64 = 20;
 /// Fuel for one rendering: about one unit an instruction and one for 64 bytes made, so it bounds time and memory.
 pub const MAX_TEMPLATE_FUEL: u64 = 2_000_000;

@@ -12,6 +12,7 @@ use crate::identity::{ExpertDigest, ExpertIndex, LayerIndex};
 use crate::template::ChatTemplate;
 use crate::tensor::{ExpertTensors, LayerTensors, Tensor};
 use crate::tokenizer::Tokenizer;
+use crate::visible::without_controls;
 use crate::{folder, gguf};
 
 /// An opened model. Holds its files mapped; share it in an `Arc`.
@@ -52,9 +53,10 @@ impl Model {
         let parts = match std::fs::metadata(path) {
             Ok(found) if found.is_dir() => folder::open(path)?,
             Ok(_) => gguf::open(path)?,
-            Err(source) => return Err(ModelError::Unreadable { path: path.to_owned(), source }),
+            Err(cause) => return Err(ModelError::Unreadable { path: path.to_owned(), cause }),
         };
         let Parts { name, config, tokenizer, chat_template, tensors } = parts;
+        let name = without_controls(&name);
         tracing::debug!(
             %name,
             layers = config.layers,
@@ -66,7 +68,8 @@ impl Model {
         Ok(Model { name, config, tokenizer, chat_template, tensors, digests: OnceLock::new() })
     }
 
-    /// The model's name: `general.name` in GGUF, else the file's or folder's.
+    /// The model's name: `general.name` in GGUF, else the file's or folder's. Control characters, on which a terminal
+    /// would act, are replaced by U+FFFD.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -173,7 +173,7 @@ impl Tensor {
 
     /// Read all weights and refuse what no quantiser writes.
     pub fn check_weights(&self) -> Result<(), ModelError> {
-        self.matrix().check_weights().map_err(|source| ModelError::Weights { at: self.place(), source })
+        self.matrix().check_weights().map_err(|cause| ModelError::Weights { at: self.place(), cause })
     }
 
     /// Rows `rows` of this tensor as a tensor of their own (the parts of a fused matrix).

@@ -195,28 +195,32 @@ fn a_hostile_template_runs_out_of_fuel() {
     ] {
         let error = template(&with_template(costly)).render(&[], &[], true).unwrap_err();
         assert!(
-            matches!(error, TemplateError::TooManySteps(_) | TemplateError::Render(_)),
+            matches!(
+                error,
+                TemplateError::TooManySteps(_)
+                    | TemplateError::TooLarge(_)
+                    | TemplateError::Unsupported(_)
+                    | TemplateError::Render(_)
+            ),
             "{costly}: {error}"
         );
     }
-    let error = template(&with_template("{{ 'x' * 20000000 }}")).render(&[], &[], true).unwrap_err();
-    assert!(matches!(error, TemplateError::RenderedTooLong { bytes: 20_000_000, .. }), "{error}");
 }
 
 #[test]
 fn a_template_sees_nothing_of_the_machine() {
     for reach in ["{% include 'Cargo.toml' %}", "{% import '/etc/passwd' as x %}{{ x }}", "{% extends 'x' %}"]
     {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("m.gguf");
-        let mut gguf = Gguf::small();
-        gguf.text("tokenizer.chat_template", reach);
-        std::fs::write(&path, gguf.write().bytes).unwrap();
-        // Refused when compiled or when rendered.
-        if let Ok(model) = Model::open(&path) {
-            assert!(template(&model).render(&[], &[], true).is_err(), "{reach}");
-        }
+        assert!(template(&with_template(reach)).render(&[], &[], true).is_err(), "{reach}");
     }
+}
+
+/// Its model is of use without it.
+#[test]
+fn a_broken_template_is_told_when_it_is_rendered() {
+    let model = with_template("{% for x in %}");
+    let error = template(&model).render(&[], &[], true).unwrap_err();
+    assert!(matches!(error, TemplateError::Syntax(_)), "{error}");
 }
 
 #[test]

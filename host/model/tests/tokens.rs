@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use forge::{large_model, repository};
-use kvasir_model::{Model, SpecialText, TokenId, Tokenizer};
+use kvasir_model::{Model, SpecialText, TokenId, Tokenizer, TokenizerError};
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 
@@ -165,4 +165,86 @@ fn models() -> &'static (Model, Model) {
         let open = |path| Model::open(&repository(path)).unwrap();
         (open("tests/data/tiny/tiny-q4_0.gguf"), open("tests/data/tiny-hf"))
     })
+}
+
+/// Texts of what decides where a text may be cut.
+fn pieces_of_text() -> impl Strategy<Value = String> {
+    let part = prop::sample::select(vec![
+        " ",
+        "  ",
+        "\n",
+        "\r\n",
+        "\n\n ",
+        "\t",
+        "a",
+        "word",
+        "it's",
+        "I'LL",
+        "7",
+        "42",
+        "é",
+        "e\u{301}",
+        "\u{301}",
+        "слово",
+        "Ⓐ",
+        "漢字",
+        "，",
+        "。",
+        "かな",
+        "가",
+        "!",
+        "...",
+        "'",
+        "_x",
+        "-1",
+        "<|im_start|>",
+        "<|im_end|>",
+        "</think>",
+        "\u{a0}",
+        "\u{3000}",
+        "🙂",
+        "\u{200d}",
+        "x=1;",
+        "½",
+        "٣",
+        "\u{85}",
+        "\u{1c}",
+        "<",
+        "|",
+    ]);
+    prop::collection::vec(part, 2000..4000).prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Long texts are cut into pieces; they have the tokens of the whole.
+    #[test]
+    fn bounded_encoding_gives_the_same_tokens(text in pieces_of_text()) {
+        // 64 KiB and more, so that there are several pieces, cut at other places each time.
+        let text = text.repeat(1 + (200_000 / text.len()));
+        for path in ["tests/data/tiny/tiny-f16.gguf", "tests/data/tiny-hf"] {
+            let model = Model::open(&repository(path)).unwrap();
+            let whole = model.tokenizer().encode(&text).unwrap();
+            let bounded = model.tokenizer().encode_bounded(&text, whole.len()).unwrap();
+            // Compared as a whole: the difference of long lists says little.
+            prop_assert!(bounded == whole, "differ at {:?}", bounded.iter().zip(&whole).position(|(a, b)| a != b));
+            prop_assert!(model.tokenizer().encode_bounded(&text, whole.len() - 1).is_err());
+        }
+    }
+}
+
+#[test]
+fn bounded_encoding_stops_at_the_limit() {
+    let model = Model::open(&repository("tests/data/tiny/tiny-f16.gguf")).unwrap();
+    let tokenizer = model.tokenizer();
+    assert_eq!(tokenizer.encode_bounded("", 0).unwrap(), []);
+    let long = "one word after another ".repeat(600_000);
+    let error = tokenizer.encode_bounded(&long, 1000).unwrap_err();
+    assert!(matches!(error, TokenizerError::TooManyTokensInText { limit: 1000, .. }), "{error}");
+    let endless = "a".repeat(2 << 20);
+    let error = tokenizer.encode_bounded(&endless, 1 << 20).unwrap_err();
+    assert!(matches!(error, TokenizerError::WordTooLong { limit: 1_048_576 }), "{error}");
+    let too_long = "a ".repeat((8 << 20) + 1);
+    assert!(matches!(tokenizer.encode_bounded(&too_long, 1), Err(TokenizerError::TextTooLong { .. })));
 }

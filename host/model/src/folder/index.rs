@@ -10,7 +10,7 @@ use super::json::{damaged, read_file, stopped_at};
 use super::safetensors::add_tensors;
 use crate::error::ModelError;
 use crate::limits;
-use crate::mapping::MappedFile;
+use crate::mapping::{MappedFile, is_there};
 use crate::stored::Directory;
 
 #[derive(Deserialize)]
@@ -23,7 +23,7 @@ pub(super) fn open_tensors(folder: &Path) -> Result<Directory, ModelError> {
     let mut directory = Directory::new(folder);
     let single = folder.join("model.safetensors");
     let index_path = folder.join("model.safetensors.index.json");
-    if single.is_file() || !index_path.is_file() {
+    if is_there(&single)? || !is_there(&index_path)? {
         add_tensors(&Arc::new(MappedFile::open(&single)?), &mut directory)?;
         return Ok(directory);
     }

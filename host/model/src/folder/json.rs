@@ -1,6 +1,5 @@
 //! JSON files of a folder: read within a limit, asked for typed values, errors that name file and key.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::config::Stated;
 use crate::error::{ModelError, Place};
+use crate::mapping::{is_there, open_regular};
 
 /// A parsed file.
 pub(super) struct JsonFile {
@@ -25,11 +25,12 @@ pub(super) struct Object<'a> {
 
 /// Read a whole file of at most `limit` bytes.
 pub(super) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, ModelError> {
-    let unreadable = |source| ModelError::Unreadable { path: path.to_owned(), source };
-    let file = File::open(path).map_err(unreadable)?;
+    let file = open_regular(path)?;
     let mut bytes = Vec::new();
     // One byte more than the limit tells a file that is too long, whatever its metadata says.
-    file.take(limit + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    file.take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|cause| ModelError::Unreadable { path: path.to_owned(), cause })?;
     if bytes.len() as u64 > limit {
         let at = Place { file: path.to_owned(), part: "file".to_owned(), offset: limit };
         return Err(ModelError::OverLimit { at, what: "length in bytes", value: bytes.len() as u64, limit });
@@ -37,15 +38,9 @@ pub(super) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, ModelError> 
     Ok(bytes)
 }
 
-/// The same; `None` where there is no such file.
+/// The same; `None` where there is nothing of that name. A link that leads nowhere is something.
 pub(super) fn read_optional_file(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ModelError> {
-    match read_file(path, limit) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(ModelError::Unreadable { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
+    if is_there(path)? { read_file(path, limit).map(Some) } else { Ok(None) }
 }
 
 /// Damage at a byte of a file that has no parts.

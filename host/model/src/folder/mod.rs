@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::error::ModelError;
 use crate::identity::TokenId;
 use crate::limits;
+use crate::mapping::is_there;
 use crate::model::Parts;
 use crate::template::ChatTemplate;
 use crate::tokenizer::{Parts as TokenizerParts, Tokenizer};
@@ -27,7 +28,7 @@ use layout::FolderLayout;
 /// Open a folder.
 pub(crate) fn open(path: &Path) -> Result<Parts, ModelError> {
     let config_path = path.join("config.json");
-    if !config_path.is_file() {
+    if !is_there(&config_path)? {
         let why = "a folder with config.json, tokenizer.json and model.safetensors was expected".to_owned();
         return Err(ModelError::NotAModel { path: path.to_owned(), why });
     }
@@ -38,7 +39,7 @@ pub(crate) fn open(path: &Path) -> Result<Parts, ModelError> {
     let tokenizer = TokenizerParts::from_json(&tokenizer)
         .and_then(Tokenizer::new)
         .and_then(|tokenizer| tokenizer.fitting(config.vocabulary))
-        .map_err(|source| ModelError::Tokenizer { file: tokenizer_path, source })?;
+        .map_err(|cause| ModelError::Tokenizer { file: tokenizer_path, cause })?;
     config.end_of_text = all_ends(path, &file, end_of_text, &tokenizer, &config)?;
     let chat_template = chat_template(path)?;
 
@@ -59,7 +60,7 @@ fn all_ends(
     config: &Config,
 ) -> Result<Vec<TokenId>, ModelError> {
     let generation_path = path.join("generation_config.json");
-    if generation_path.is_file() {
+    if is_there(&generation_path)? {
         let generation = JsonFile::read(&generation_path, limits::MAX_CONFIG_FILE_BYTES)?;
         ends.extend(generation.root()?.integers("eos_token_id")?);
     }
@@ -83,7 +84,7 @@ fn chat_template(path: &Path) -> Result<Option<ChatTemplate>, ModelError> {
     let jinja = read_optional_file(&jinja_path, limits::MAX_CONFIG_FILE_BYTES)?;
     let mut named = BTreeMap::new();
     let mut inline = None;
-    if config_path.is_file() {
+    if is_there(&config_path)? {
         let file = JsonFile::read(&config_path, limits::MAX_CONFIG_FILE_BYTES)?;
         let root = file.root()?;
         for name in ["bos_token", "eos_token", "pad_token"] {
@@ -93,15 +94,12 @@ fn chat_template(path: &Path) -> Result<Option<ChatTemplate>, ModelError> {
         }
         inline = root.chat_template()?.map(str::to_owned);
     }
-    let (file, source) = match (jinja, inline) {
-        (Some(bytes), _) => {
-            let source = String::from_utf8(bytes).map_err(|error| {
-                json::damaged(&jinja_path, error.utf8_error().valid_up_to() as u64, "not UTF-8".to_owned())
-            })?;
-            (jinja_path, source)
-        }
-        (None, Some(source)) => (config_path, source),
+    let source = match (jinja, inline) {
+        (Some(bytes), _) => String::from_utf8(bytes).map_err(|error| {
+            json::damaged(&jinja_path, error.utf8_error().valid_up_to() as u64, "not UTF-8".to_owned())
+        })?,
+        (None, Some(source)) => source,
         (None, None) => return Ok(None),
     };
-    ChatTemplate::new(source, named).map(Some).map_err(|source| ModelError::Template { file, source })
+    Ok(Some(ChatTemplate::new(source, named)))
 }

@@ -46,18 +46,14 @@ pub(crate) fn open(path: &Path) -> Result<Parts, ModelError> {
     let vocabulary = vocabulary::read(keys)?;
     let tokenizer = Tokenizer::new(vocabulary.parts)
         .and_then(|tokenizer| tokenizer.fitting(config.vocabulary))
-        .map_err(|source| ModelError::Tokenizer { file: path.to_owned(), source })?;
+        .map_err(|cause| ModelError::Tokenizer { file: path.to_owned(), cause })?;
     config.end_of_text = vocabulary.end_of_text;
     config.end_of_text.extend(tokenizer.end_tokens());
     config.end_of_text.sort();
     config.end_of_text.dedup();
-    let chat_template = match keys.optional_string("tokenizer.chat_template")? {
-        Some(source) => Some(
-            ChatTemplate::new(source.to_owned(), vocabulary.named)
-                .map_err(|source| ModelError::Template { file: path.to_owned(), source })?,
-        ),
-        None => None,
-    };
+    let chat_template = keys
+        .optional_string("tokenizer.chat_template")?
+        .map(|source| ChatTemplate::new(source.to_owned(), vocabulary.named));
     let name = match keys.optional_string("general.name")? {
         Some(name) => name.to_owned(),
         None => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),

@@ -26,7 +26,7 @@ const BYTE: i128 = 6;
 
 /// Read the vocabulary.
 pub(super) fn read(keys: &Keys<'_>) -> Result<Vocabulary, ModelError> {
-    let fault = |source| ModelError::Tokenizer { file: keys.path().to_owned(), source };
+    let fault = |cause| ModelError::Tokenizer { file: keys.path().to_owned(), cause };
     let model = keys.string("tokenizer.ggml.model")?;
     if model != "gpt2" {
         return Err(

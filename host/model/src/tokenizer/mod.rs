@@ -7,6 +7,7 @@
 mod bytes;
 mod json;
 mod parts;
+mod pieces;
 mod stream;
 
 pub(crate) use json::split_merge;
@@ -21,6 +22,8 @@ use crate::limits;
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     tokens: Vec<Token>,
+    /// Whether a text may be cut as `pieces` does, its tokens staying the same.
+    may_be_cut: bool,
 }
 
 /// What a token decodes to.
@@ -49,19 +52,37 @@ impl Tokenizer {
     /// # Errors
     /// A text, or a run of white space in it, longer than the limits.
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
-        if text.len() > limits::MAX_TEXT_BYTES {
-            return Err(TokenizerError::TextTooLong { bytes: text.len(), limit: limits::MAX_TEXT_BYTES });
-        }
-        let limit = limits::MAX_WHITE_SPACE_RUN;
-        let mut run = 0;
-        for character in text.chars() {
-            run = if character.is_whitespace() { run + 1 } else { 0 };
-            if run > limit {
-                // The splitting expression looks ahead after white space; past a million steps its engine gives up
-                // and would split the rest differently.
-                return Err(TokenizerError::WhiteSpaceTooLong { limit });
+        check_text(text)?;
+        self.encode_checked(text)
+    }
+
+    /// The same tokens, if there are at most `limit`. Stops soon after it has found one more, so that a text far beyond
+    /// a context costs no more than one that fills it.
+    ///
+    /// # Errors
+    /// As `encode`; `TooManyTokensInText` beyond the limit, `WordTooLong` for a megabyte without a space, digit or line
+    /// break, which is no text.
+    pub fn encode_bounded(&self, text: &str, limit: usize) -> Result<Vec<TokenId>, TokenizerError> {
+        check_text(text)?;
+        let mut tokens = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(pieces::piece(rest, PIECE_BYTES));
+            if piece.len() > PIECE_BYTES + limits::MAX_WORD_BYTES {
+                return Err(TokenizerError::WordTooLong { limit: limits::MAX_WORD_BYTES });
             }
+            // Where texts may not be cut, the whole is one piece.
+            let (piece, after) = if self.may_be_cut { (piece, after) } else { (rest, "") };
+            tokens.extend(self.encode_checked(piece)?);
+            if tokens.len() > limit {
+                return Err(TokenizerError::TooManyTokensInText { bytes: text.len(), limit });
+            }
+            rest = after;
         }
+        Ok(tokens)
+    }
+
+    fn encode_checked(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
         let encoding = self.inner.encode_fast(text, false).map_err(TokenizerError::library)?;
         Ok(encoding.get_ids().iter().copied().map(TokenId).collect())
     }
@@ -109,4 +130,25 @@ impl Tokenizer {
     pub fn token_bytes(&self, token: TokenId) -> Option<&[u8]> {
         self.tokens.get(token.0 as usize).map(|token| &*token.bytes)
     }
+}
+
+/// Bytes after which `encode_bounded` looks for a place to cut.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Refuse what is longer than the limits.
+fn check_text(text: &str) -> Result<(), TokenizerError> {
+    if text.len() > limits::MAX_TEXT_BYTES {
+        return Err(TokenizerError::TextTooLong { bytes: text.len(), limit: limits::MAX_TEXT_BYTES });
+    }
+    let limit = limits::MAX_WHITE_SPACE_RUN;
+    let mut run = 0;
+    for character in text.chars() {
+        run = if character.is_whitespace() { run + 1 } else { 0 };
+        if run > limit {
+            // The splitting expression looks ahead after white space; past a million steps its engine gives up
+            // and would split the rest differently.
+            return Err(TokenizerError::WhiteSpaceTooLong { limit });
+        }
+    }
+    Ok(())
 }

@@ -13,8 +13,9 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 
-use super::{Token, Tokenizer, bytes};
+use super::{Token, Tokenizer, bytes, pieces};
 use crate::limits;
+use crate::visible::Visible;
 
 /// The one way of splitting text that is known here: Qwen3.5's, which ggml calls `qwen35`. Words take their combining
 /// marks along; digits stand alone.
@@ -53,7 +54,7 @@ pub enum TokenizerError {
     #[error("tokenizer.ggml.pre = {0:?} is not supported yet; known: qwen35")]
     UnknownPre(String),
     /// Ours: a part of the tokenizer that is valid but not known here.
-    #[error("{part} = {found} is not supported yet; known: {known}")]
+    #[error("{part} = {} is not supported yet; known: {known}", Visible(found))]
     Unsupported {
         /// Which part, by its name in the file.
         part: &'static str,
@@ -63,10 +64,10 @@ pub enum TokenizerError {
         known: &'static str,
     },
     /// The file's: not the JSON of a tokenizer.
-    #[error("not a tokenizer: {0}")]
+    #[error("not a tokenizer: {}", Visible(.0))]
     Json(String),
     /// The file's: a token that cannot be.
-    #[error("token {id}: {why}")]
+    #[error("token {id}: {}", Visible(why))]
     Token {
         /// Its number.
         id: u64,
@@ -108,8 +109,22 @@ pub enum TokenizerError {
         /// The limit.
         limit: usize,
     },
+    /// The caller's: more tokens than asked for.
+    #[error("a text of {bytes} bytes has more than {limit} tokens")]
+    TooManyTokensInText {
+        /// Its bytes.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The caller's: no text, but one endless word.
+    #[error("more than {limit} bytes without a space, a digit or a line break")]
+    WordTooLong {
+        /// The limit.
+        limit: usize,
+    },
     /// The library refused what passed our checks.
-    #[error("{0}")]
+    #[error("{}", Visible(.0))]
     Library(String),
 }
 
@@ -127,8 +142,10 @@ impl Tokenizer {
             .map(|text| Token { bytes: bytes::of_token(text.as_deref().unwrap_or("")), special: false })
             .collect();
         let mut added = Vec::with_capacity(parts.added.len());
+        let mut may_be_cut = true;
         for token in &parts.added {
             let text = parts.text(token.id);
+            may_be_cut &= pieces::may_be_cut(token, text);
             tokens[token.id as usize] = Token { bytes: text.as_bytes().into(), special: token.special };
             added.push(
                 tokenizers::AddedToken::from(text, token.special)
@@ -153,7 +170,7 @@ impl Tokenizer {
         }
         inner.with_pre_tokenizer(Some(Sequence::new(steps)));
         inner.add_tokens(added).map_err(TokenizerError::library)?;
-        Ok(Tokenizer { inner, tokens })
+        Ok(Tokenizer { inner, tokens, may_be_cut })
     }
 }
 

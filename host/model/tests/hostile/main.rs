@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // a test that panics has failed
 
 mod configuration;
+mod file_kinds;
 mod folders;
 #[path = "../forge/mod.rs"]
 mod forge;
@@ -137,7 +138,6 @@ fn variant(error: &ModelError) -> &'static str {
         ModelError::RowFormatsDiffer { .. } => "RowFormatsDiffer",
         ModelError::Weights { .. } => "Weights",
         ModelError::Tokenizer { .. } => "Tokenizer",
-        ModelError::Template { .. } => "Template",
         _ => "another",
     }
 }

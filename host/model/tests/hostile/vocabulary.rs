@@ -158,14 +158,6 @@ pub fn vocabulary_cases(cases: &mut Cases) {
         &["merge 1 (\"ab ab\"): the result is not a token"],
     );
     cases.config(
-        "template-broken.gguf",
-        |g| {
-            g.text("tokenizer.chat_template", "{% for x in %}");
-        },
-        "Template",
-        &["does not parse"],
-    );
-    cases.config(
         "template-number.gguf",
         |g| {
             g.set("tokenizer.chat_template", Value::U32(1));
