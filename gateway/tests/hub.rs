@@ -444,3 +444,29 @@ async fn refused_at_once_or_soon(
         Err(other) => panic!("failed without a refusal: {other}"),
     }
 }
+
+#[tokio::test]
+async fn an_honest_question_is_answered_while_half_open_connections_take_every_place() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let mut silent = Vec::new();
+    for number in 0..600 {
+        let mut stream = TcpStream::connect(scene.hub).await.unwrap();
+        if number % 2 == 0 {
+            stream.write_all(b"GET /ready HTTP/1.1\r\n").await.unwrap();
+        }
+        silent.push(stream);
+    }
+    for path in ["/ready", "/v1/status"] {
+        let mut stream = TcpStream::connect(scene.hub).await.unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nHost: hub\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        patiently(stream.read_to_string(&mut answer)).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 "), "{path}: {answer}");
+    }
+    // A worker and a backbone still find each other.
+    let (mut worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
+    whole_session(&mut worker, &mut backbone, &[(10, 20)]).await;
+    drop(silent);
+    scene.stop().await;
+}

@@ -3,12 +3,17 @@
 //! A connection takes a [`Slot`] at accept and gives it back by dropping it. The two caps on connections without a
 //! ticket are hard: what exceeds them is closed before a byte is read, since answering would cost more than it. The other
 //! two are told to the peer after its request head, so a person can see which limit it met.
+//!
+//! A hub cannot tell addresses apart, since every worker comes from an edge's. There a newcomer always gets in
+//! ([`Gate::enter_evicting`]): the address with most connections that have shown no ticket loses its oldest one.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use tokio::sync::Notify;
 
 /// Caps on connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +64,15 @@ pub struct Gate {
 struct Counts {
     all: Count,
     by_address: HashMap<IpAddr, Count>,
+    /// Connections that have shown no ticket yet, oldest first.
+    waiting: BTreeMap<u64, Waiting>,
+    next_number: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    address: IpAddr,
+    evicted: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,7 +90,7 @@ impl Gate {
     /// Takes a place for a connection that has shown nothing yet, or says which hard cap it met.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Slot, Cap> {
         let address = counted_address(address);
-        let mut counts = self.lock();
+        let counts = self.lock();
         let here = counts.by_address.get(&address).copied().unwrap_or_default();
         if counts.all.unauthenticated >= self.limits.unauthenticated {
             return Err(Cap::Unauthenticated);
@@ -84,6 +98,28 @@ impl Gate {
         if here.unauthenticated >= self.limits.unauthenticated_per_address {
             return Err(Cap::UnauthenticatedPerAddress);
         }
+        Ok(self.admit(counts, address))
+    }
+
+    /// Takes a place for a connection that has shown nothing yet. Where a cap on such connections is met, or all
+    /// connections are taken, the oldest of them of the address that has most makes room; it learns it by
+    /// [`Slot::evicted`].
+    pub fn enter_evicting(self: &Arc<Self>, address: IpAddr) -> Slot {
+        let address = counted_address(address);
+        let mut counts = self.lock();
+        let here = counts.by_address.get(&address).copied().unwrap_or_default();
+        if counts.all.unauthenticated >= self.limits.unauthenticated
+            || counts.all.connections >= self.limits.connections
+        {
+            counts.evict(None);
+        } else if here.unauthenticated >= self.limits.unauthenticated_per_address {
+            counts.evict(Some(address));
+        }
+        self.admit(counts, address)
+    }
+
+    fn admit(self: &Arc<Self>, mut counts: MutexGuard<'_, Counts>, address: IpAddr) -> Slot {
+        let here = counts.by_address.get(&address).copied().unwrap_or_default();
         let over = if counts.all.connections >= self.limits.connections {
             Some(Cap::Connections)
         } else if here.connections >= self.limits.per_address {
@@ -91,8 +127,12 @@ impl Gate {
         } else {
             None
         };
-        counts.add(address, true);
-        Ok(Slot { gate: self.clone(), address, unauthenticated: true, over })
+        counts.add(address);
+        let number = counts.next_number;
+        counts.next_number += 1;
+        let evicted = Arc::new(Notify::new());
+        counts.waiting.insert(number, Waiting { address, evicted: evicted.clone() });
+        Slot { gate: self.clone(), address, number, evicted, over }
     }
 
     /// Connections now, and how many of them have shown no ticket yet.
@@ -101,29 +141,50 @@ impl Gate {
         (all.connections, all.unauthenticated)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
         // The counters are whole after every statement that could panic, so a poisoned lock is as good as another.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Counts {
-    fn add(&mut self, address: IpAddr, unauthenticated: bool) {
+    fn add(&mut self, address: IpAddr) {
         for count in [&mut self.all, self.by_address.entry(address).or_default()] {
             count.connections += 1;
-            count.unauthenticated += usize::from(unauthenticated);
+            count.unauthenticated += 1;
         }
     }
 
-    fn remove(&mut self, address: IpAddr, connection: bool, unauthenticated: bool) {
+    /// Takes a connection out of those without a ticket, if it still is one of them.
+    fn end_waiting(&mut self, number: u64) {
+        if let Some(Waiting { address, .. }) = self.waiting.remove(&number)
+            && let Some(here) = self.by_address.get_mut(&address)
+        {
+            here.unauthenticated -= 1;
+            self.all.unauthenticated -= 1;
+        }
+    }
+
+    fn remove(&mut self, address: IpAddr, number: u64) {
+        self.end_waiting(number);
         if let Some(here) = self.by_address.get_mut(&address) {
-            for count in [&mut self.all, here] {
-                count.connections -= usize::from(connection);
-                count.unauthenticated -= usize::from(unauthenticated);
-            }
-            if self.by_address[&address].connections == 0 {
+            here.connections -= 1;
+            self.all.connections -= 1;
+            if here.connections == 0 {
                 self.by_address.remove(&address);
             }
+        }
+    }
+
+    /// Tells the oldest connection without a ticket, of one address or else of the one that has most, to go.
+    fn evict(&mut self, of: Option<IpAddr>) {
+        let has = |address: &IpAddr| self.by_address.get(address).map_or(0, |count| count.unauthenticated);
+        let candidates = self.waiting.iter().filter(|(_, waiting)| of.is_none_or(|of| of == waiting.address));
+        // Of equals the first: the oldest.
+        let oldest = candidates.min_by_key(|(_, waiting)| std::cmp::Reverse(has(&waiting.address)));
+        if let Some((number, waiting)) = oldest.map(|(number, waiting)| (*number, waiting)) {
+            waiting.evicted.notify_one();
+            self.end_waiting(number);
         }
     }
 }
@@ -133,7 +194,8 @@ impl Counts {
 pub struct Slot {
     gate: Arc<Gate>,
     address: IpAddr,
-    unauthenticated: bool,
+    number: u64,
+    evicted: Arc<Notify>,
     over: Option<Cap>,
 }
 
@@ -145,15 +207,18 @@ impl Slot {
 
     /// The connection has shown a good ticket: it no longer counts as unauthenticated.
     pub fn authenticated(&mut self) {
-        if std::mem::take(&mut self.unauthenticated) {
-            self.gate.lock().remove(self.address, false, true);
-        }
+        self.gate.lock().end_waiting(self.number);
+    }
+
+    /// Completes when this connection must make room for a newer one; never once it has shown a ticket.
+    pub async fn evicted(&self) {
+        self.evicted.notified().await;
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.gate.lock().remove(self.address, true, self.unauthenticated);
+        self.gate.lock().remove(self.address, self.number);
     }
 }
 
@@ -199,6 +264,34 @@ mod tests {
         drop((a, b, d, f));
         assert_eq!(gate.counts(), (0, 0));
         assert!(gate.lock().by_address.is_empty());
+    }
+
+    #[tokio::test]
+    async fn where_nobody_is_turned_away_the_oldest_without_a_ticket_makes_room() {
+        let limits =
+            SlotLimits { unauthenticated: 3, unauthenticated_per_address: 2, ..SlotLimits::default() };
+        let gate = Gate::new(limits);
+        let honest = gate.enter_evicting(address("10.0.0.1"));
+        let mut admitted = gate.enter_evicting(address("10.0.0.2"));
+        admitted.authenticated();
+        let oldest = gate.enter_evicting(address("10.0.0.2"));
+        let second = gate.enter_evicting(address("10.0.0.2"));
+        assert_eq!(gate.counts(), (4, 3));
+        // All places: the address that has most loses its oldest.
+        let third = gate.enter_evicting(address("10.0.0.3"));
+        oldest.evicted().await;
+        assert_eq!(gate.counts(), (5, 3), "it still holds a connection until it is gone");
+        drop(oldest);
+        assert_eq!(gate.counts(), (4, 3));
+        // Those of one address: its own oldest.
+        drop(honest);
+        let fourth = gate.enter_evicting(address("10.0.0.2"));
+        let fifth = gate.enter_evicting(address("10.0.0.2"));
+        second.evicted().await;
+        drop((admitted, second, third, fourth, fifth));
+        assert_eq!(gate.counts(), (0, 0));
+        let counts = gate.lock();
+        assert!(counts.by_address.is_empty() && counts.waiting.is_empty());
     }
 
     #[test]

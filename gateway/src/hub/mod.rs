@@ -151,7 +151,8 @@ impl HubServer {
         let address = listen::local_address(&listener)?;
         let (filing, filer) = filing::open(&options.spool, ledger.clone(), options.filing)
             .map_err(|source| HubError::Spool { path: options.spool.clone(), source })?;
-        // Every worker comes from an edge's address, so the caps for one address are the caps for all.
+        // Every worker comes from an edge's address, so the caps for one address are the caps for all, and nobody is turned
+        // away for them: the oldest connection that has shown no ticket makes room.
         let limits = SlotLimits::default();
         let gate = Gate::new(SlotLimits {
             connections: options.connections,
@@ -190,12 +191,10 @@ impl HubServer {
                 () = stop.stopped() => break,
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => match gate.enter(peer.ip()) {
-                        Ok(slot) => {
-                            connections.spawn(serve(hub.clone(), stream, peer, slot, stop.clone()));
-                        }
-                        Err(cap) => tracing::warn!(%peer, ?cap, "connection closed unread: too many without a ticket"),
-                    },
+                    Ok((stream, peer)) => {
+                        let slot = gate.enter_evicting(peer.ip());
+                        connections.spawn(serve(hub.clone(), stream, peer, slot, stop.clone()));
+                    }
                     Err(error) => listen::accept_failed(&error).await,
                 },
             }
@@ -290,7 +289,14 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         tracing::warn!(%peer, "connection closed unread: the hub holds as many as it may");
         return;
     }
-    let visit = match timeout(DOOR_TIME, door::enter(stream, &hub.identity, &hub.link)).await {
+    let entered = tokio::select! {
+        entered = timeout(DOOR_TIME, door::enter(stream, &hub.identity, &hub.link)) => entered,
+        () = slot.evicted() => {
+            tracing::info!(%peer, "closed for a newer connection: too many have shown no ticket");
+            return;
+        }
+    };
+    let visit = match entered {
         Ok(Ok(visit)) => visit,
         Ok(Err(error)) => {
             tracing::info!(%peer, "not admitted: {error}");
