@@ -96,7 +96,10 @@ impl Replaceable<'_> {
         let Some(there) = what_is_at(path)? else { return Ok(()) };
         for input in self.inputs {
             if fs::metadata(input).is_ok_and(|input| same_file(&input, &there)) {
-                bail!("{} is {} itself: write to another file", path.display(), input.display());
+                bail!(
+                    "{} is among the files that this command itself reads: write to another file",
+                    path.display()
+                );
             }
         }
         let head = head(path).with_context(|| format!("cannot tell what {} is", path.display()))?;
