@@ -143,11 +143,13 @@ impl Client {
     /// The same with a time limit of one's own.
     pub fn with_timeout(address: &str, timeout: Duration) -> Result<Self, ClientError> {
         let base = address.trim_end_matches('/');
-        let host = base.strip_prefix("http://").filter(|host| !host.is_empty());
-        if host.is_none_or(|host| {
-            host.contains(|character: char| "/?#@".contains(character) || character.is_whitespace())
-        }) {
-            return Err(ClientError::Address(address.to_owned()));
+        if !base.strip_prefix("http://").is_some_and(is_host_and_port) {
+            // A password that somebody put there is not shown on a terminal or in a log.
+            let shown = match address.rsplit_once('@') {
+                Some((_, host)) => format!("...@{host}"),
+                None => address.to_owned(),
+            };
+            return Err(ClientError::Address(shown));
         }
         let agent = ureq::Agent::config_builder()
             .timeout_global(Some(timeout))
@@ -297,6 +299,23 @@ fn settlement_of(
     Some(Settlement::new(network.clone(), parties, price, sessions, before, now))
 }
 
+/// `host`, `host:port`, `[address]` or `[address]:port`. What is let through here and is none would be asked at port 80.
+fn is_host_and_port(text: &str) -> bool {
+    let is_port = |port: &str| {
+        port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+    };
+    if let Some(rest) = text.strip_prefix('[') {
+        return rest.split_once(']').is_some_and(|(address, port)| {
+            address.parse::<std::net::Ipv6Addr>().is_ok()
+                && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+        });
+    }
+    let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+    let is_host =
+        !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
+    is_host && port.is_none_or(is_port)
+}
+
 type HttpResult = Result<ureq::http::Response<ureq::Body>, ureq::Error>;
 
 fn read<T: DeserializeOwned>(result: HttpResult, url: String) -> Result<T, ClientError> {
@@ -337,9 +356,22 @@ mod tests {
             "http://ledger/v1",
             "http://a@b",
             "http://a b",
+            "http://127.0.0.1:99999",
+            "http://127.0.0.1:0",
+            "http://127.0.0.1:",
+            "http://127.0.0.1:+1",
+            "http://[::1",
+            "http://[::1]9750",
+            "http://[ledger]:1",
         ] {
             assert!(matches!(Client::new(bad), Err(ClientError::Address(_))), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_password_in_an_address_is_not_said_again() {
+        let error = Client::new("http://user:secret@ledger:1").unwrap_err().to_string();
+        assert!(!error.contains("secret") && error.contains("ledger:1"), "{error}");
     }
 
     #[test]

@@ -8,11 +8,14 @@ mod keep;
 mod sign;
 mod submit;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::{CommandFactory, Parser, Subcommand};
 use serde::Serialize;
+
+use crate::plain_text::printable;
 
 /// Receipts, credit and settlements of a Kvasir network.
 #[derive(Debug, Parser)]
@@ -85,8 +88,10 @@ pub fn main() -> ExitCode {
         Command::Export(command) => command.run(json),
         Command::Completions { shell } => {
             let mut command = CommandLine::command();
-            clap_complete::generate(shell, &mut command, "kvasir-ledger", &mut std::io::stdout());
-            Ok(())
+            // Into memory first: the generator panics where its stream fails.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command, "kvasir-ledger", &mut script);
+            print(&script)
         }
     };
     match result {
@@ -94,7 +99,9 @@ pub fn main() -> ExitCode {
         // A reader that has seen enough (`| head`) is no failure of ours.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kvasir-ledger: {error:#}");
+            let text = format!("kvasir-ledger: {error:#}");
+            // Where nobody can hear it the exit code says it.
+            let _ = writeln!(std::io::stderr(), "{}", printable(&text));
             ExitCode::FAILURE
         }
     }
@@ -102,10 +109,15 @@ pub fn main() -> ExitCode {
 
 /// Prints a result: the object with `--json`, the sentence without.
 fn report(json: bool, object: &impl Serialize, sentence: &str) -> Result<()> {
-    use std::io::Write as _;
-    let line = if json { serde_json::to_string(object)? } else { sentence.trim_end().to_owned() };
-    writeln!(std::io::stdout(), "{line}")?;
-    Ok(())
+    let line =
+        if json { serde_json::to_string(object)? } else { printable(sentence.trim_end()).into_owned() };
+    print(format!("{line}\n").as_bytes())
+}
+
+/// Writes to standard output, and says so where that fails: what is lost there must not look like success.
+fn print(bytes: &[u8]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).context("standard output cannot be written")
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

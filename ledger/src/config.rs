@@ -10,6 +10,7 @@ use kvasir_wire::key::{PublicKey, SecretKey};
 use kvasir_wire::note::NetworkName;
 use serde::{Deserialize, Serialize};
 
+use crate::files::{Existing, Readers, read_regular_text, write_whole};
 use crate::store::Keys;
 
 /// Where the service listens unless told otherwise.
@@ -142,18 +143,8 @@ pub fn read_secret(path: &Path) -> Result<SecretKey> {
 
 /// Makes a secret key file that only its owner can read; never overwrites one.
 pub fn write_secret(path: &Path, key: &SecretKey) -> Result<()> {
-    use std::io::Write as _;
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt as _;
-        options.mode(0o600);
-    }
-    let mut file = options.open(path).with_context(|| format!("{}: cannot be made", path.display()))?;
-    file.write_all(key.to_text().as_bytes())
-        .and_then(|()| file.sync_all())
-        .with_context(|| format!("{}: cannot be written", path.display()))
+    write_whole(path, key.to_text().as_bytes(), Existing::Keep, Readers::Owner)
+        .with_context(|| format!("{}: the key file cannot be made", path.display()))
 }
 
 fn keys(what: &str, flags: &[String], file: &[String]) -> Result<Vec<PublicKey>> {
@@ -162,15 +153,5 @@ fn keys(what: &str, flags: &[String], file: &[String]) -> Result<Vec<PublicKey>>
 }
 
 fn read_bounded(path: &Path) -> Result<String> {
-    use std::io::Read as _;
-    let show = path.display();
-    let mut text = String::new();
-    let file = fs::File::open(path).with_context(|| format!("{show}: cannot be opened"))?;
-    file.take(MAX_FILE_BYTES + 1)
-        .read_to_string(&mut text)
-        .with_context(|| format!("{show}: cannot be read"))?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        bail!("{show}: larger than {MAX_FILE_BYTES} bytes, so not the file that is meant");
-    }
-    Ok(text)
+    read_regular_text(path, MAX_FILE_BYTES).with_context(|| format!("{}: cannot be read", path.display()))
 }

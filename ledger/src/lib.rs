@@ -9,6 +9,8 @@
 
 pub mod api;
 pub mod client;
+pub mod files;
+pub mod plain_text;
 
 #[cfg(feature = "server")]
 pub mod command;

@@ -229,17 +229,22 @@ async fn unsettled(State(service): State<Service>) -> Result<impl IntoResponse, 
     service.read(|answers| answers.unsettled()).await
 }
 
-async fn ready(State(service): State<Service>) -> Result<impl IntoResponse, Failure> {
-    // A ledger whose writer has ended can answer questions, but is not ready.
-    service.write(|_, _| Ok(())).await?;
+async fn ready(State(service): State<Service>) -> Result<Response, Failure> {
+    // A ledger that cannot write, or whose writer has ended, can answer questions, but is not ready.
+    if let Err(Failure(error)) = service.write(|store, _| store.check_writable()).await {
+        let (_, body) = error.answer();
+        warn!(code = body.code, why = body.message, "not ready");
+        return Ok((StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response());
+    }
     let network = service.0.network.to_string();
-    service
+    let ready = service
         .read(move |answers| {
             let (entries, root) = answers.head()?;
             let sqlite = sqlite_version().to_owned();
             Ok(Ready { ready: true, network, entries, root: root.to_string(), sqlite })
         })
-        .await
+        .await?;
+    Ok(ready.into_response())
 }
 
 async fn no_such_path() -> Failure {
@@ -306,9 +311,9 @@ impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let (status, body) = self.0.answer();
         if status >= 500 {
-            warn!(status, code = body.code, message = body.message, "cannot answer");
+            warn!(status, code = body.code, why = body.message, "cannot answer");
         } else {
-            info!(status, code = body.code, message = body.message, "refused");
+            info!(status, code = body.code, why = body.message, "refused");
         }
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         (status, Json(body)).into_response()

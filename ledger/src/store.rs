@@ -50,6 +50,8 @@ pub struct Store {
     network: NetworkName,
     keys: Keys,
     tree: Accumulator,
+    /// The last attempt to write failed by no fault of the note.
+    write_failed: bool,
 }
 
 /// One write transaction. Dropped without a commit it leaves no trace.
@@ -100,7 +102,14 @@ impl Store {
         keys: Keys,
     ) -> Result<Self, LedgerError> {
         let tree = rows::tree(&connection).map_err(at(path))?;
-        Ok(Self { connection, path: path.to_owned(), network: network.clone(), keys, tree })
+        Ok(Self {
+            connection,
+            path: path.to_owned(),
+            network: network.clone(),
+            keys,
+            tree,
+            write_failed: false,
+        })
     }
 
     /// The file.
@@ -119,6 +128,31 @@ impl Store {
             .query_row(&format!("PRAGMA max_page_count = {pages}"), [], |row| row.get::<_, i64>(0))
             .map(|_| ())
             .map_err(&failed)
+    }
+
+    /// Whether a note could be stored now. Nothing is changed; after a failed write one page is written anew, to see
+    /// whether the disk takes it.
+    pub fn check_writable(&mut self) -> Result<(), LedgerError> {
+        let failed = at(&self.path);
+        let transaction =
+            self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&failed)?;
+        transaction.pragma_update(None, "user_version", file::LAYOUT).map_err(&failed)?;
+        if !self.write_failed {
+            return Ok(());
+        }
+        let number = |pragma: &str| -> Result<i64, LedgerError> {
+            transaction.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).map_err(&failed)
+        };
+        if number("page_count")? >= number("max_page_count")? && number("freelist_count")? == 0 {
+            let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+            return Err(failed(rusqlite::Error::SqliteFailure(
+                full,
+                Some("the largest size is reached".into()),
+            )));
+        }
+        transaction.commit().map_err(&failed)?;
+        self.write_failed = false;
+        Ok(())
     }
 
     /// Answers from this connection.
@@ -166,7 +200,20 @@ impl Store {
         now: u64,
         change: impl FnOnce(&mut Writing<'_>) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
-        let Self { connection, path, network, keys, tree } = self;
+        let result = self.try_write(now, change);
+        match &result {
+            Ok(_) | Err(LedgerError::Refused(_)) => {}
+            Err(_) => self.write_failed = true,
+        }
+        result
+    }
+
+    fn try_write<T>(
+        &mut self,
+        now: u64,
+        change: impl FnOnce(&mut Writing<'_>) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        let Self { connection, path, network, keys, tree, write_failed: _ } = self;
         let failed = at(path);
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&failed)?;
@@ -221,8 +268,20 @@ impl Writing<'_> {
     }
 
     /// The entry with this text, if it is there: sending a note again gives the first answer.
-    fn stored(&self, id: [u8; 32]) -> Result<Option<StoredNote>, LedgerError> {
-        rows::entry_by_id(&self.transaction, id).map_err(at(self.path))
+    /// A signature that differs from the stored one of the same key makes it another note, which is refused; lines of
+    /// other keys mean nothing, as everywhere.
+    fn stored(&self, note: &Note) -> Result<Option<StoredNote>, LedgerError> {
+        let found = rows::entry_by_id(&self.transaction, note.text_digest()).map_err(at(self.path))?;
+        match found {
+            Some(entry) if !signed_alike(&entry, note) => Err(Refusal::new(
+                403,
+                "bad_signature",
+                format!("this text is stored as entry {}, with other signatures than these", entry.index),
+                "nothing needs to be sent again: the stored note stands",
+            )
+            .into()),
+            found => Ok(found),
+        }
     }
 
     /// One move of credit.
@@ -294,6 +353,23 @@ fn parse(bytes: &[u8]) -> Result<Note, LedgerError> {
     Note::parse(bytes).map_err(|error| Refusal::from(error).into())
 }
 
+/// Whether a note bears what was verified when its text was stored: at least one line in common, and none of the same key
+/// with another signature.
+fn signed_alike(entry: &StoredNote, note: &Note) -> bool {
+    let Ok(stored) = Note::parse(entry.note.as_bytes()) else { return false };
+    let mut common = false;
+    for line in note.signatures() {
+        for other in stored.signatures().iter().filter(|other| other.name == line.name && other.id == line.id)
+        {
+            if other != line {
+                return false;
+            }
+            common = true;
+        }
+    }
+    common
+}
+
 /// Puts the file's path to an SQLite error.
 fn at(path: &Path) -> impl Fn(rusqlite::Error) -> LedgerError {
     move |source| LedgerError::Database { path: path.to_owned(), source }
@@ -320,6 +396,9 @@ mod tests {
         });
         let (status, body) = error.unwrap_err().answer();
         assert_eq!((status, body.code.as_str()), (503, "store_read_only"));
+        assert_eq!(store.check_writable().unwrap_err().answer().1.code, "store_read_only");
+        store.connection.pragma_update(None, "query_only", false).unwrap();
+        store.check_writable().unwrap();
         assert!(body.message.contains(":memory:") && body.what_to_do.contains("write access"), "{body:?}");
     }
 

@@ -299,3 +299,93 @@ fn completions_and_examples() {
     let help = run(folder.path(), &["fund", "--help"]);
     assert!(String::from_utf8_lossy(&help.stdout).contains("Example"));
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_or_closed_standard_output_is_said_or_ends_quietly() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    json(folder, &["key", "treasury.key"]);
+    let price = ["price", "--treasury-key", "treasury.key", "--network", "atlas", "--print-note"];
+    for arguments in [&["completions", "bash"][..], &price, &["key", "new.key"]] {
+        let _ = fs::remove_file(folder.join("new.key"));
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = program().current_dir(folder).args(arguments).stdout(full).output().unwrap();
+        assert!(complaint(&output).contains("standard output cannot be written"), "{output:?}");
+        let _ = fs::remove_file(folder.join("new.key"));
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = program().current_dir(folder).args(arguments).stdout(writer).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn paths_that_are_no_text_are_taken() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let odd = std::ffi::OsStr::from_bytes(b"odd-\xff");
+    let run = |first: &str, rest: &[&str]| {
+        program().current_dir(&folder).arg(first).arg(odd).args(rest).arg("--json").output().unwrap()
+    };
+    for output in [run("key", &[]), {
+        fs::remove_file(folder.path().join(odd)).unwrap();
+        run("init", &["--network", "atlas"])
+    }] {
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap();
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_no_settings_and_no_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    assert!(Command::new("mkfifo").args(["-m", "600"]).arg(folder.join("pipe")).status().unwrap().success());
+    for path in ["pipe", "/dev/zero"] {
+        // It hangs for ever where the pipe is opened.
+        let text = complaint(&run(folder, &["verify", "--config", path]));
+        assert!(text.contains("not a regular file"), "{text}");
+    }
+    let text = complaint(&run(folder, &["price", "--treasury-key", "pipe", "--network", "atlas"]));
+    assert!(text.contains("not a regular file"), "{text}");
+}
+
+#[test]
+fn a_refused_funding_is_not_called_open_and_nothing_can_be_forged_into_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let treasury = json(folder, &["key", "treasury.key"])["public"].as_str().unwrap().to_owned();
+    json(folder, &["key", "other.key"]);
+    let twice = ["init", "twice", "--network", "atlas", "--treasury", &treasury, "--hub", &treasury];
+    assert!(complaint(&run(folder, &twice)).contains("each role needs a key of its own"));
+    json(folder, &["init", ".", "--network", "atlas", "--treasury", &treasury]);
+    let log = fs::File::create(folder.join("log")).unwrap();
+    let mut child = program()
+        .current_dir(folder)
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on ").unwrap().to_owned();
+    let account = "ab".repeat(32);
+    let url = format!("http://{address}");
+    let fund = ["fund", "--treasury-key", "other.key", "--account", &account, "--kvr", "1", "--ledger", &url];
+    let text = complaint(&run(folder, &fund));
+    assert!(text.contains("unknown_signer") && !text.contains("is open"), "{text}");
+
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    let head = "GET /v1/wallets/%1b%5b2J%0aFAKE HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.read_to_string(&mut String::new()).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let log = fs::read_to_string(folder.join("log")).unwrap();
+    assert!(log.contains("FAKE") && !log.contains("\nFAKE") && !log.contains('\u{1b}'), "{log:?}");
+}

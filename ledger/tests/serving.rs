@@ -31,14 +31,20 @@ struct Served {
 
 impl Served {
     fn start(network: &Network) -> Self {
-        Self::start_within(ServeLimits::default(), network)
+        Self::start_within(ServeLimits::default(), None, network)
     }
 
-    fn start_within(limits: ServeLimits, network: &Network) -> Self {
+    fn start_within(limits: ServeLimits, store_bytes: Option<u64>, network: &Network) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         Store::create(&path, &network.name).unwrap();
-        let store = Store::open(&path, &network.name, network.keys()).unwrap();
+        let mut store = Store::open(&path, &network.name, network.keys()).unwrap();
+        if let Some(bytes) = store_bytes {
+            for note in network.foundation() {
+                store.accept_note(note.to_string().as_bytes(), START).unwrap();
+            }
+            store.limit_size(bytes).unwrap();
+        }
         let clock = Arc::new(AtomicU64::new(START + 20));
         let (tell, told) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel();
@@ -296,7 +302,7 @@ fn a_refusal_says_whether_somebody_can_cure_it() {
 fn a_connection_that_stays_silent_is_closed() {
     let network = Network::new();
     let limits = ServeLimits { request_time: Duration::from_millis(300), ..ServeLimits::default() };
-    let served = Served::start_within(limits, &network);
+    let served = Served::start_within(limits, None, &network);
     for beginning in ["", "GET /ready HT", "GET /ready HTTP/1.1\r\nHost: x\r\n"] {
         // Reads to the end: it hangs for ever where the ledger keeps the connection.
         let mut answer = Vec::new();
@@ -318,7 +324,7 @@ fn a_connection_that_stays_silent_is_closed() {
 fn an_honest_client_is_served_while_every_place_is_taken_by_silent_ones() {
     let network = Network::new();
     let limits = ServeLimits { connections: 16, ..ServeLimits::default() };
-    let served = Served::start_within(limits, &network);
+    let served = Served::start_within(limits, None, &network);
     let body = b"POST /v1/notes HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n";
     let flood = |bytes: &[u8]| (0..40).map(|_| served.half_open(bytes)).collect::<Vec<_>>();
     for beginning in [&b""[..], b"GET /ready HTTP/1.1\r\n", body] {
@@ -327,5 +333,44 @@ fn an_honest_client_is_served_while_every_place_is_taken_by_silent_ones() {
         let client = Client::new(&served.url).unwrap();
         assert_eq!(client.ready().unwrap().entries, 4, "{beginning:?}");
         drop(silent);
+    }
+}
+
+#[test]
+fn a_ledger_that_cannot_write_is_not_ready_and_says_why() {
+    let network = Network::new();
+    let served = Served::start_within(ServeLimits::default(), Some(1), &network);
+    assert!(served.client.ready().is_ok(), "nothing has failed yet");
+    let mut receipt = network.first(1, 1, 1);
+    // What lies free in the file may take a few notes more.
+    let refused = (2..2_000).find_map(|number| {
+        let sent = served.client.post_receipt(&network.sign(&receipt));
+        receipt = receipt.next(counters(number, 1), receipt.to, false).unwrap();
+        sent.err()
+    });
+    assert_eq!(refused.unwrap().code(), Some("disk_full"));
+    for _ in 0..2 {
+        let (status, body) = served.ask("GET", "/ready", b"");
+        let body: ErrorBody = serde_json::from_str(&body).unwrap();
+        assert_eq!((status, body.code.as_str()), (503, "disk_full"));
+    }
+    assert!(served.client.price().is_ok(), "questions are answered");
+}
+
+#[test]
+fn a_stored_text_with_other_signatures_or_at_another_path_is_refused() {
+    let network = Network::new();
+    let served = Served::start(&network);
+    let note = network.sign(&network.first(1, 100, 200)).to_string();
+    assert_eq!(served.ask("POST", "/v1/receipts", note.as_bytes()).0, 200);
+    // The last base64 digits of the last signature, changed within what still decodes.
+    let mut forged = note.into_bytes();
+    let at = forged.len() - 12;
+    forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
+    let (status, body) = served.ask("POST", "/v1/receipts", &forged);
+    assert!(status == 403 && body.contains("bad_signature"), "{body}");
+    for note in network.foundation() {
+        assert_eq!(served.ask("POST", "/v1/receipts", note.to_string().as_bytes()).0, 400);
+        assert_eq!(served.ask("POST", "/v1/notes", note.to_string().as_bytes()).0, 200);
     }
 }

@@ -1,7 +1,7 @@
 //! `init` and `serve`: on the ledger's own machine.
 
 use std::fs;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::report;
 use crate::config::{ConfigFlags, DEFAULT_CONFIG, LedgerToml};
+use crate::plain_text::LineWriter;
 use crate::server::{listen, serve, system_clock};
 use crate::store::{Keys, Store, sqlite_version};
 
@@ -72,6 +73,7 @@ impl Init {
         if store.exists() {
             check_is_empty(&store, &self.network)?;
         }
+        self.check_roles()?;
         let text = |keys: &[PublicKey]| keys.iter().map(ToString::to_string).collect();
         let file = LedgerToml {
             network: Some(self.network.to_string()),
@@ -93,7 +95,11 @@ impl Init {
         }
         fs::rename(&unfinished, &config)
             .with_context(|| format!("{}: cannot be written; run the same `init` again", config.display()))?;
-        let object = json!({ "network": file.network, "config": config, "store": store });
+        let object = json!({
+            "network": file.network,
+            "config": config.display().to_string(),
+            "store": store.display().to_string(),
+        });
         let mut sentence = format!(
             "Ledger of network {} made in {}.\nServe it: kvasir-ledger serve --config {}",
             self.network,
@@ -106,6 +112,21 @@ impl Init {
             );
         }
         report(json, &object, &sentence)
+    }
+}
+
+impl Init {
+    /// One key in two roles could sign both sides of the books.
+    fn check_roles(&self) -> Result<()> {
+        let roles = [("hub", &self.hubs), ("treasury", &self.treasury), ("settler", &self.settlers)];
+        for (at, (role, keys)) in roles.iter().enumerate() {
+            for (other, others) in &roles[at + 1..] {
+                if let Some(key) = keys.iter().find(|key| others.contains(key)) {
+                    bail!("{key} is given as {role} and as {other}: each role needs a key of its own");
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -138,8 +159,9 @@ impl Serve {
         // A second subscriber in one process (tests) is not worth failing for.
         let _ = tracing_subscriber::fmt()
             .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
+            .with_writer(|| LineWriter(std::io::stderr()))
+            .with_ansi(false)
+            .log_internal_errors(false)
             .try_init();
         for (keys, name, lost) in [
             (&settings.keys.hubs, "hubs", "every receipt will be refused"),
@@ -153,6 +175,9 @@ impl Serve {
         let mut store = Store::open(&settings.store, &settings.network, settings.keys)?;
         if let Some(bytes) = self.max_store_bytes.or(settings.max_store_bytes) {
             store.limit_size(bytes)?;
+        }
+        if let Err(error) = store.check_writable() {
+            tracing::error!("not ready, only questions are answered: {error}");
         }
         tracing::info!(store = %settings.store.display(), sqlite = sqlite_version(), "opened");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

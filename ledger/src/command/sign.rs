@@ -12,8 +12,8 @@ use kvasir_wire::money::{MeteredBytes, NanoKvr, PricePerByte};
 use kvasir_wire::note::NetworkName;
 use serde_json::json;
 
-use super::{report, unix_now};
-use crate::client::Client;
+use super::{print, report, unix_now};
+use crate::client::{Client, ClientError};
 use crate::config::{ConfigFlags, DEFAULT_LISTEN, read_secret, write_secret};
 
 /// Seconds in a day.
@@ -54,15 +54,22 @@ impl Where {
     fn send<S: Statement>(&self, statement: &S, key: &SecretKey, json: bool, sentence: &str) -> Result<()> {
         let note = statement.sign(key)?;
         if self.print_note {
-            print!("{note}");
-            return Ok(());
+            return print(note.to_string().as_bytes());
         }
         let accepted = self.client()?.post_note(&note)?;
         let line = format!("{sentence}\nstored as entry {}, leaf {}", accepted.index, accepted.leaf);
         let mut object = serde_json::to_value(&accepted)?;
         object["note"] = json!(note.to_string());
         report(json, &object, &line)
+            .with_context(|| format!("the note is stored as entry {}", accepted.index))
     }
+}
+
+/// Whether a failed call may have stored its note all the same.
+fn is_open(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<ClientError>()
+        .is_some_and(|error| error.is_passing() || matches!(error, ClientError::BadAnswer { .. }))
 }
 
 /// The ledger's client: a flag or the environment, else the settings file's address, else the default one.
@@ -140,7 +147,7 @@ pub(super) struct MakeGrant {
     #[arg(long, value_name = "KEY")]
     hub: KeyOrDigest,
     /// Most bytes that may be billed
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     bytes: u64,
     /// One session only [default: any; the cap holds for all together]
     #[arg(long, value_name = "HEX")]
@@ -152,7 +159,7 @@ pub(super) struct MakeGrant {
     #[arg(long, value_name = "HEX")]
     price: Option<Hash>,
     /// Days until it ends
-    #[arg(long, default_value_t = 30, value_name = "N")]
+    #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     days: u32,
     #[command(flatten)]
     place: Where,
@@ -170,7 +177,7 @@ pub(super) struct MakeDelegation {
     #[arg(long, value_name = "KEY")]
     worker: PublicKey,
     /// Days until it ends
-    #[arg(long, default_value_t = 365, value_name = "N")]
+    #[arg(long, default_value_t = 365, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     days: u32,
     #[command(flatten)]
     place: Where,
@@ -230,8 +237,9 @@ impl MakeKey {
         let key = SecretKey::from_seed(seed);
         write_secret(&self.file, &key)?;
         let (public, digest) = (key.public(), key.public().digest());
-        let object = json!({ "file": self.file, "public": public.to_string(), "digest": digest.to_string() });
+        let object = json!({ "file": self.file.display().to_string(), "public": public.to_string(), "digest": digest.to_string() });
         report(json, &object, &format!("public key {public}\ndigest     {digest}"))
+            .with_context(|| format!("{}: the key was made, for {public}", self.file.display()))
     }
 }
 
@@ -272,7 +280,8 @@ impl MakeFund {
                 "whether it was stored is open; to retry without funding twice add: --nonce {nonce} --at {at}"
             )
         };
-        self.place.send(&fund, &key, json, &sentence).with_context(retry)
+        let sent = self.place.send(&fund, &key, json, &sentence);
+        sent.map_err(|error| if is_open(&error) { error.context(retry()) } else { error })
     }
 }
 

@@ -12,10 +12,13 @@ use crate::refusal::{LedgerError, Refusal};
 
 impl Writing<'_> {
     pub(super) fn note(&mut self, note: Note) -> Result<Accepted, LedgerError> {
-        if let Some(first) = self.stored(note.text_digest())? {
+        let kind = note.text().lines().next().unwrap_or_default();
+        let is_kept =
+            [Price::KIND, Grant::KIND, Fund::KIND, Delegation::KIND, Correction::KIND].contains(&kind);
+        if is_kept && let Some(first) = self.stored(&note)? {
             return Ok(accepted(first));
         }
-        match note.text().lines().next().unwrap_or_default() {
+        match kind {
             Price::KIND => self.price(note),
             Grant::KIND => self.grant(note),
             Fund::KIND => self.fund(note),

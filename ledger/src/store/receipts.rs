@@ -17,10 +17,10 @@ const MAX_CONFLICTS: i64 = 8;
 
 impl Writing<'_> {
     pub(super) fn receipt(&mut self, note: Note) -> Result<Accepted, LedgerError> {
-        if let Some(first) = self.stored(note.text_digest())? {
+        let receipt = Receipt::parse(note.text()).map_err(Refusal::from)?;
+        if let Some(first) = self.stored(&note)? {
             return Ok(accepted(first));
         }
-        let receipt = Receipt::parse(note.text()).map_err(Refusal::from)?;
         self.check_network(&receipt.terms.network)?;
         let grant = self.grant_of(&receipt)?;
         let keys = ReceiptKeys {

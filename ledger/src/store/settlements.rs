@@ -28,7 +28,7 @@ impl Writing<'_> {
     pub(super) fn settlement(&mut self, note: Note) -> Result<Accepted, LedgerError> {
         let settlement = Settlement::parse(note.text()).map_err(Refusal::from)?;
         let id = settlement.id();
-        if let Some(first) = self.stored(note.text_digest())? {
+        if let Some(first) = self.stored(&note)? {
             return Ok(Accepted { settlement: Some(id.to_string()), ..accepted(first) });
         }
         self.check_network(&settlement.network)?;
