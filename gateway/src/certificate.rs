@@ -14,6 +14,8 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
+use kvasir_ledger::files::{Existing, Readers, write_whole};
+
 use crate::secret_file;
 
 /// How long a development certificate is valid.
@@ -114,9 +116,19 @@ pub fn make(folder: &Path, names: &Names, replace: bool) -> Result<CertificatePa
         result.map_err(|source| MakeError::Write { path: path.into(), source })
     };
     written(&paths.key, secret_file::write(&paths.key, key.serialize_pem().as_bytes(), replace))?;
-    written(&paths.certificate, fs::write(&paths.certificate, certificate.pem()))?;
-    written(&paths.authority, fs::write(&paths.authority, authority.pem()))?;
-    Ok(paths)
+    let existing = if replace { Existing::Replace } else { Existing::Keep };
+    let public = |path: &Path, pem: String| {
+        written(path, write_whole(path, pem.as_bytes(), existing, Readers::Anyone))
+    };
+    let rest = public(&paths.certificate, certificate.pem())
+        .and_then(|()| public(&paths.authority, authority.pem()));
+    if rest.is_err() && !replace {
+        // A key without its certificate is of no use and would stand in the way of the next try.
+        for path in [&paths.key, &paths.certificate] {
+            let _ = fs::remove_file(path);
+        }
+    }
+    rest.map(|()| paths)
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 //! is ignored is worse than none. Paths are relative to the file's folder; secrets are paths, never values.
 
 use std::{
-    fs,
     net::SocketAddr,
+    num::NonZeroUsize,
     path::{Path, PathBuf},
 };
 
+use kvasir_ledger::files::read_regular_text;
 use serde::Deserialize;
 
 /// The file that is read when it exists and no other is named.
@@ -82,11 +83,11 @@ pub struct EdgeTable {
     /// The edge key file.
     pub edge_key: Option<PathBuf>,
     /// Most connections.
-    pub max_connections: Option<usize>,
+    pub max_connections: Option<NonZeroUsize>,
     /// Most connections without a ticket.
-    pub max_unauthenticated: Option<usize>,
+    pub max_unauthenticated: Option<NonZeroUsize>,
     /// Most connections of one address.
-    pub max_per_address: Option<usize>,
+    pub max_per_address: Option<NonZeroUsize>,
 }
 
 /// Table `[hub]`.
@@ -106,7 +107,7 @@ pub struct HubTable {
     /// Folder for receipts that the ledger has not taken yet.
     pub spool: Option<PathBuf>,
     /// Most connections.
-    pub max_connections: Option<usize>,
+    pub max_connections: Option<NonZeroUsize>,
 }
 
 /// Table `[settle]`.
@@ -137,10 +138,10 @@ impl GatewayFile {
 
     fn read(path: &Path) -> Result<Self, ConfigError> {
         let unreadable = |source| ConfigError::Unreadable { path: path.into(), source };
-        if fs::metadata(path).map_err(unreadable)?.len() > MAX_FILE_BYTES {
-            return Err(ConfigError::TooLarge { path: path.into() });
-        }
-        let text = fs::read_to_string(path).map_err(unreadable)?;
+        let text = read_regular_text(path, MAX_FILE_BYTES).map_err(|source| match source.kind() {
+            std::io::ErrorKind::FileTooLarge => ConfigError::TooLarge { path: path.into() },
+            _ => unreadable(source),
+        })?;
         let mut file: GatewayFile = toml::from_str(&text)
             .map_err(|error| ConfigError::Malformed { path: path.into(), detail: error.to_string() })?;
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -176,6 +177,8 @@ pub fn needed<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

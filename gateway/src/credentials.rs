@@ -22,7 +22,7 @@ pub fn read_secret_key(path: &Path) -> Result<SecretKey, SecretFileError> {
 /// Reads an edge key file.
 pub fn read_edge_key(path: &Path) -> Result<EdgeKey, SecretFileError> {
     let text = secret_file::read(path)?;
-    let make = "make one with: kvasir-gateway edge-key --out FILE".to_owned();
+    let make = "make one with: kvasir-gateway edge-key FILE".to_owned();
     EdgeKey::from_text(&text).ok_or_else(|| malformed(path, "an edge key", make))
 }
 
@@ -35,8 +35,10 @@ pub fn make_edge_key(path: &Path, replace: bool) -> Result<EdgeKey, MakeKeyError
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| MakeKeyError::Randomness(error.to_string()))?;
     let key = EdgeKey::from_bytes(bytes);
-    secret_file::write(path, key.to_text().as_bytes(), replace)
-        .map_err(|source| MakeKeyError::Write { path: path.display().to_string(), source })?;
+    secret_file::write(path, key.to_text().as_bytes(), replace).map_err(|source| match source.kind() {
+        std::io::ErrorKind::AlreadyExists => MakeKeyError::Exists { path: path.display().to_string() },
+        _ => MakeKeyError::Write { path: path.display().to_string(), source },
+    })?;
     Ok(key)
 }
 
@@ -46,8 +48,14 @@ pub enum MakeKeyError {
     /// The system gave no randomness.
     #[error("the system gave no random bytes: {0}")]
     Randomness(String),
+    /// There is a key already.
+    #[error("{path} exists already; an existing key is only replaced with --replace")]
+    Exists {
+        /// The file.
+        path: String,
+    },
     /// The file cannot be written.
-    #[error("writing {path}: {source}; an existing key is only replaced with --replace")]
+    #[error("writing {path}: {source}; nothing was changed")]
     Write {
         /// The file.
         path: String,
@@ -172,7 +180,10 @@ mod tests {
         let path = folder.path().join("edge.key");
         let key = make_edge_key(&path, false).unwrap();
         assert_eq!(*read_edge_key(&path).unwrap().to_text(), *key.to_text());
-        assert!(matches!(make_edge_key(&path, false), Err(MakeKeyError::Write { .. })));
+        assert!(matches!(make_edge_key(&path, false), Err(MakeKeyError::Exists { .. })));
+        // Another cause is not said to be that one.
+        let error = make_edge_key(&folder.path().join("none/edge.key"), false).unwrap_err().to_string();
+        assert!(!error.contains("--replace"), "{error}");
         make_edge_key(&path, true).unwrap();
         assert_ne!(*read_edge_key(&path).unwrap().to_text(), *key.to_text());
         let error = read_secret_key(&path).unwrap_err().to_string();

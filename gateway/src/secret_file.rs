@@ -1,10 +1,11 @@
 //! Files that hold a secret: written for their owner only, and refused when others may read them.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
+    io,
     path::{Path, PathBuf},
 };
+
+use kvasir_ledger::files::{Existing, Readers, read_regular_text, write_whole};
 
 /// Most bytes of a secret file.
 const MAX_SECRET_BYTES: u64 = 4096;
@@ -43,40 +44,28 @@ pub enum SecretFileError {
 /// Reads a text file that holds a secret; one that others may read is refused.
 pub fn read(path: &Path) -> Result<String, SecretFileError> {
     let unreadable = |source| SecretFileError::Unreadable { path: path.into(), source };
-    let file = File::open(path).map_err(unreadable)?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o777;
+        let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
             return Err(SecretFileError::Exposed { path: path.into(), mode });
         }
     }
-    let mut text = String::new();
-    file.take(MAX_SECRET_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
-    if text.len() as u64 > MAX_SECRET_BYTES {
-        let detail = format!("it is longer than {MAX_SECRET_BYTES} bytes");
-        return Err(SecretFileError::Malformed { path: path.into(), what: "a secret", detail });
-    }
-    Ok(text)
+    read_regular_text(path, MAX_SECRET_BYTES).map_err(|source| match source.kind() {
+        io::ErrorKind::FileTooLarge => {
+            let detail = format!("it is longer than {MAX_SECRET_BYTES} bytes");
+            SecretFileError::Malformed { path: path.into(), what: "a secret", detail }
+        }
+        _ => unreadable(source),
+    })
 }
 
-/// Writes a file that only its owner may read. Without `replace` an existing file is an error.
+/// Writes a file that only its owner may read, whole or not at all. Without `replace` an existing file is an error; with
+/// it the old one stays until the new one is on the disk.
 pub fn write(path: &Path, content: &[u8], replace: bool) -> io::Result<()> {
-    if replace && path.exists() {
-        // Removed first, so that the mode below applies and a link is not followed.
-        fs::remove_file(path)?;
-    }
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.mode(0o600);
-    }
-    let mut file = options.open(path)?;
-    file.write_all(content)?;
-    file.sync_all()
+    let existing = if replace { Existing::Replace } else { Existing::Keep };
+    write_whole(path, content, existing, Readers::Owner)
 }
 
 #[cfg(test)]
@@ -95,7 +84,7 @@ mod tests {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
             assert!(matches!(read(&path), Err(SecretFileError::Exposed { mode: 0o640, .. })));
         }
     }

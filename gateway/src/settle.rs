@@ -6,7 +6,7 @@
 //! costs one needless question.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -14,6 +14,7 @@ use std::{
 use kvasir_ledger::{
     api::MAX_PAGE,
     client::{Client, ClientError, Settled},
+    files::{Existing, Readers, read_regular, write_whole},
 };
 use kvasir_wire::{key::SecretKey, note::NetworkName};
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,8 @@ pub const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 const ASK_ANYWAY: Duration = Duration::from_secs(60);
 /// Longest pause after failures.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// Most bytes of a cursor file.
+const MAX_CURSOR_BYTES: u64 = 4096;
 /// Rounds in one look: a lost race is tried again at once, but not for ever.
 const MAX_ROUNDS: usize = 4;
 
@@ -199,7 +202,7 @@ struct CursorText {
 impl CursorFile {
     /// Nothing where there is no file, or one that cannot be understood: then everything is read once more.
     fn read(&self) -> Result<Option<u64>, SettleError> {
-        match fs::read(&self.0) {
+        match read_regular(&self.0, MAX_CURSOR_BYTES) {
             Ok(bytes) => match serde_json::from_slice::<CursorText>(&bytes) {
                 Ok(text) => Ok(Some(text.last_receipt)),
                 Err(error) => {
@@ -208,15 +211,17 @@ impl CursorFile {
                 }
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                tracing::warn!(file = %self.0.display(), "not a cursor, reading from the start: {error}");
+                Ok(None)
+            }
             Err(source) => Err(SettleError::Cursor { path: self.0.clone(), source }),
         }
     }
 
     fn write(&self, last_receipt: u64) -> Result<(), SettleError> {
-        let partial = self.0.with_extension("partial");
         let text = serde_json::to_vec(&CursorText { last_receipt }).map_err(io::Error::from);
-        let written =
-            text.and_then(|text| fs::write(&partial, text)).and_then(|()| fs::rename(&partial, &self.0));
+        let written = text.and_then(|text| write_whole(&self.0, &text, Existing::Replace, Readers::Anyone));
         written.map_err(|source| SettleError::Cursor { path: self.0.clone(), source })
     }
 }
@@ -233,7 +238,11 @@ mod tests {
         cursor.write(41).unwrap();
         cursor.write(42).unwrap();
         assert_eq!(cursor.read().unwrap(), Some(42));
-        fs::write(&cursor.0, b"{\"last_rec").unwrap();
+        std::fs::write(&cursor.0, b"{\"last_rec").unwrap();
         assert_eq!(cursor.read().unwrap(), None);
+        std::fs::write(&cursor.0, vec![b' '; MAX_CURSOR_BYTES as usize + 1]).unwrap();
+        assert_eq!(cursor.read().unwrap(), None);
+        #[cfg(unix)]
+        assert!(CursorFile("/dev/zero".into()).read().is_err());
     }
 }

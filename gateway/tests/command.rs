@@ -160,3 +160,58 @@ fn a_hub_reads_its_file_says_where_it_listens_and_ends_on_sigterm() {
     hub.stderr.take().unwrap().read_to_string(&mut log).unwrap();
     assert!(log.contains("from-the-file"), "{log}");
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_or_closed_standard_output_is_said_or_ends_quietly() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    for arguments in [&["completions", "zsh"][..], &["edge-key", "edge.key", "--replace"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = gateway(folder, arguments).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains("standard output cannot be written"), "{error}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = gateway(folder, arguments).stdout(writer).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn odd_paths_pipes_and_devices_neither_panic_nor_hang() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let odd = std::ffi::OsStr::from_bytes(b"odd-\xff");
+    let mut commands = [
+        gateway(folder, &["--json", "edge-key"]),
+        gateway(folder, &["--json", "certificate", "--name", "localhost", "--out"]),
+    ];
+    for command in &mut commands {
+        let output = command.arg(odd).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap();
+        let _ = std::fs::remove_file(folder.join(odd));
+    }
+    assert!(Command::new("mkfifo").args(["-m", "600"]).arg(folder.join("pipe")).status().unwrap().success());
+    let settle =
+        ["settle", "--once", "--ledger", "http://127.0.0.1:1", "--network", "atlas", "--settler-key"];
+    secret(folder, "settler.key", 1);
+    for arguments in [
+        &["--config", "pipe", "hub"][..],
+        &["--config", "/dev/zero", "hub"],
+        &[&settle[..], &["pipe"]].concat(),
+        &[&settle[..], &["settler.key", "--cursor", "/dev/zero"]].concat(),
+        &[&settle[..], &["settler.key", "--cursor", "pipe"]].concat(),
+    ] {
+        // It hangs for ever where the pipe is opened.
+        let output = run(folder, arguments);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("not a regular file"), "{error}");
+    }
+    assert_eq!(run(folder, &["hub", "--max-connections", "0"]).status.code(), Some(2));
+}

@@ -6,9 +6,11 @@
 mod once;
 mod serve;
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{io::Write as _, net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
+use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use kvasir_ledger::plain_text::{LineWriter, printable};
 use kvasir_wire::ticket::Role;
 use tracing_subscriber::EnvFilter;
 
@@ -91,13 +93,13 @@ struct EdgeArgs {
     edge_key: Option<PathBuf>,
     /// Most connections [default: 4000]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_CONNECTIONS", value_name = "NUMBER")]
-    max_connections: Option<usize>,
+    max_connections: Option<NonZeroUsize>,
     /// Most connections that have not shown a ticket yet [default: 512]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_UNAUTHENTICATED", value_name = "NUMBER")]
-    max_unauthenticated: Option<usize>,
+    max_unauthenticated: Option<NonZeroUsize>,
     /// Most connections of one address [default: 256]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_PER_ADDRESS", value_name = "NUMBER")]
-    max_per_address: Option<usize>,
+    max_per_address: Option<NonZeroUsize>,
 }
 
 #[derive(Debug, Args)]
@@ -125,7 +127,7 @@ struct HubArgs {
     spool: Option<PathBuf>,
     /// Most connections [default: 4000]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_CONNECTIONS", value_name = "NUMBER")]
-    max_connections: Option<usize>,
+    max_connections: Option<NonZeroUsize>,
 }
 
 #[derive(Debug, Args)]
@@ -247,18 +249,45 @@ pub fn main() -> ExitCode {
     let filter = match EnvFilter::try_new(&line.log) {
         Ok(filter) => filter,
         Err(error) => {
-            eprintln!("error: --log (or KVASIR_LOG) {}: {error}", line.log);
+            complain(&format!("--log (or KVASIR_LOG) {}: {error}", line.log));
             return ExitCode::from(2);
         }
     };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| LineWriter(std::io::stderr()))
+        .with_ansi(false)
+        .log_internal_errors(false)
+        .init();
     match run(line) {
         Ok(()) => ExitCode::SUCCESS,
+        // A reader that has seen enough (`| head`) is no failure of ours.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", sentence(&error));
+            complain(&sentence(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The last words, on standard error; where nobody can hear them the exit code says it.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "error: {}", printable(text));
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let mut kinds = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    kinds.next().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// Writes to standard output, and says so where that fails: what is lost there must not look like success.
+fn print(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).context("standard output cannot be written")
+}
+
+fn print_line(line: &str) -> anyhow::Result<()> {
+    print(format!("{line}\n").as_bytes())
 }
 
 /// An error with its causes, each said once: many of ours name their cause already.
@@ -284,13 +313,10 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
         Command::Certificate(args) => once::certificate(&args, line.json),
         Command::EdgeKey(args) => once::edge_key(&args, line.json),
         Command::Completions { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut CommandLine::command(),
-                "kvasir-gateway",
-                &mut std::io::stdout(),
-            );
-            Ok(())
+            // Into memory first: the generator panics where its stream fails.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut CommandLine::command(), "kvasir-gateway", &mut script);
+            print(&script)
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The commands that do one thing and end: ticket, certificate, edge-key.
 
+use anyhow::Context as _;
 use kvasir_link::unix_now;
 use kvasir_wire::ticket::TicketLimits;
 use serde_json::json;
 
-use super::{CertificateArgs, EdgeKeyArgs, TicketArgs};
+use super::{CertificateArgs, EdgeKeyArgs, TicketArgs, print_line};
 use crate::{
     certificate::{self, Names},
     config::{HubTable, needed},
@@ -39,34 +40,39 @@ pub(super) fn ticket(args: TicketArgs, file: HubTable, json: bool) -> anyhow::Re
             "hub": claims.hub.to_string(),
             "expires": claims.expires,
         });
-        println!("{report}");
+        print_line(&report.to_string())
     } else {
-        println!("{}", ticket.to_text());
+        print_line(&ticket.to_text())
     }
-    Ok(())
 }
 
 pub(super) fn certificate(args: &CertificateArgs, json: bool) -> anyhow::Result<()> {
     let paths = certificate::make(&args.out, &Names::parse(&args.name)?, args.replace)?;
     if json {
-        println!(
-            "{}",
-            json!({"authority": paths.authority, "certificate": paths.certificate, "key": paths.key})
-        );
+        let report = json!({
+            "authority": paths.authority.display().to_string(),
+            "certificate": paths.certificate.display().to_string(),
+            "key": paths.key.display().to_string(),
+        });
+        print_line(&report.to_string())
     } else {
-        println!("authority    {}  (workers: --ca)", paths.authority.display());
-        println!("certificate  {}  (edge: --certificate)", paths.certificate.display());
-        println!("key          {}  (edge: --certificate-key)", paths.key.display());
+        print_line(&format!(
+            "authority    {}  (workers: --ca)\ncertificate  {}  (edge: --certificate)\n\
+             key          {}  (edge: --certificate-key)",
+            paths.authority.display(),
+            paths.certificate.display(),
+            paths.key.display(),
+        ))
     }
-    Ok(())
+    .context("the files were made")
 }
 
 pub(super) fn edge_key(args: &EdgeKeyArgs, json: bool) -> anyhow::Result<()> {
     credentials::make_edge_key(&args.file, args.replace)?;
     if json {
-        println!("{}", json!({"edge_key": args.file}));
+        print_line(&json!({"edge_key": args.file.display().to_string()}).to_string())
     } else {
-        println!("wrote {}", args.file.display());
+        print_line(&format!("wrote {}", args.file.display()))
     }
-    Ok(())
+    .context("the key was made")
 }

@@ -3,15 +3,16 @@
 use std::{
     io::{self, Write as _},
     net::SocketAddr,
+    num::NonZeroUsize,
     sync::Arc,
 };
 
 use anyhow::Context as _;
-use kvasir_ledger::client::Client;
+use kvasir_ledger::{client::Client, plain_text::one_line};
 use kvasir_wire::{handshake::HubIdentity, ticket::check_network};
 use tokio::runtime::Runtime;
 
-use super::{EdgeArgs, HubArgs, SettleArgs};
+use super::{EdgeArgs, HubArgs, SettleArgs, print_line};
 use crate::{
     config::{EdgeTable, HubTable, SettleTable, needed},
     credentials::{Span, read_edge_key, read_secret_key},
@@ -50,7 +51,7 @@ pub(super) fn edge(args: EdgeArgs, file: EdgeTable, json: bool) -> anyhow::Resul
         (&mut options.slots.unauthenticated, args.max_unauthenticated.or(file.max_unauthenticated)),
         (&mut options.slots.per_address, args.max_per_address.or(file.max_per_address)),
     ] {
-        *cap = given.unwrap_or(*cap);
+        *cap = given.map_or(*cap, NonZeroUsize::get);
     }
     let edge_key = read_edge_key(&edge_key)?;
     let certificates = Certificates::load(&certificate, &key)?;
@@ -76,7 +77,8 @@ pub(super) fn hub(args: HubArgs, file: HubTable, json: bool) -> anyhow::Result<(
         tracing::warn!(%listen, "the hub speaks plain HTTP and belongs on the LAN: let no one outside reach this address");
     }
     let mut options = HubOptions::new(listen, identity, spool);
-    options.connections = args.max_connections.or(file.max_connections).unwrap_or(options.connections);
+    let most = args.max_connections.or(file.max_connections);
+    options.connections = most.map_or(options.connections, NonZeroUsize::get);
     let ledger = Arc::new(Client::new(&ledger)?);
     run(async move {
         let hub = HubServer::bind(options, ledger, Box::new(log_session)).await?;
@@ -112,16 +114,16 @@ pub(super) fn settle(args: SettleArgs, file: SettleTable, json: bool) -> anyhow:
     if args.once {
         let look = poller.look()?;
         if json {
-            println!("{}", serde_json::to_string(&look)?);
+            print_line(&serde_json::to_string(&look)?)?;
         } else {
-            println!(
+            print_line(&format!(
                 "{} settlements over {} bytes credited {} nanoKVR; {} already credited; {} refused",
                 look.settlements,
                 look.bytes,
                 look.credited_nanokvr,
                 look.already_credited,
                 look.refused.len()
-            );
+            ))?;
         }
         return Ok(());
     }
@@ -174,7 +176,7 @@ fn announce(address: SocketAddr, json: bool) -> io::Result<()> {
 fn log_session(closed: &SessionClosed) {
     if let Ok(line) = serde_json::to_string(closed) {
         // A log that cannot be written must not end a session's task.
-        let _ = writeln!(io::stderr().lock(), "{line}");
+        let _ = writeln!(io::stderr().lock(), "{}", one_line(&line));
     }
 }
 

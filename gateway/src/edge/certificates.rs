@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use kvasir_ledger::files::read_regular;
 use rustls::{
     ServerConfig,
     server::{ClientHello, ResolvesServerCert},
@@ -141,10 +142,10 @@ impl ResolvesServerCert for Certificates {
 
 fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
     let unreadable = |source| CertificateError::Unreadable { path: path.into(), source };
-    if std::fs::metadata(path).map_err(unreadable)?.len() > MAX_PEM_BYTES {
-        return Err(CertificateError::TooLarge { path: path.into() });
-    }
-    std::fs::read(path).map_err(unreadable)
+    read_regular(path, MAX_PEM_BYTES).map_err(|source| match source.kind() {
+        std::io::ErrorKind::FileTooLarge => CertificateError::TooLarge { path: path.into() },
+        _ => unreadable(source),
+    })
 }
 
 fn certified_key(
