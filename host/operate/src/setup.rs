@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use kvasir_plugin::{PackageContents, TrustStore, UnixSeconds, Validity, VerifiedPlugin};
+use kvasir_plugin::{KeyId, PackageContents, TrustStore, UnixSeconds, Validity, VerifiedPlugin};
 use kvasir_wire::key::SecretKey;
 use serde_json::json;
 
@@ -31,7 +31,7 @@ pub struct SetupOptions {
     pub renew: bool,
 }
 
-/// `kvasir setup`. Safe to repeat: what is there and valid stays.
+/// `kvasir setup`. Safe to repeat: what is there and valid stays, unless it is an earlier bundled kernel of one's own.
 ///
 /// # Errors
 /// Where a key, the package or the trusted key cannot be written, or a package that was written does not verify.
@@ -41,9 +41,11 @@ pub fn command(settings: &Settings, options: &SetupOptions, json: bool) -> Resul
     let trust = settings.trust(None);
     let (key, new_key) = key_file::load_or_create(&key_path)?;
     let store = with_own_key(&trust, &key)?;
+    let own = KeyId::of(&key.signing_key().verifying_key());
     let current = files::read_bounded(&package, PACKAGE_BYTES_MAX)
         .ok()
-        .and_then(|bytes| kvasir_plugin::verify(&bytes, &store, now()).ok());
+        .and_then(|bytes| kvasir_plugin::verify(&bytes, &store, now()).ok())
+        .filter(|plugin| plugin.component() == BUNDLED_COMPONENT || plugin.publisher() != own);
     let signed = options.renew || current.is_none();
     let plugin = match current {
         Some(plugin) if !options.renew => plugin,
@@ -151,6 +153,30 @@ const BUNDLED_VECTORS: &[(&str, &[u8])] = vectors![
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_that_an_earlier_build_bundled_is_replaced_and_a_foreign_one_is_kept() {
+        let home = tempfile::tempdir().unwrap();
+        let settings = Settings::load(None, Some(home.path())).unwrap();
+        let once = SetupOptions { renew: false };
+        command(&settings, &once, true).unwrap();
+        let package = settings.plugin(None);
+        let component = |path: &Path| {
+            let store = TrustStore::load_folder(&settings.trust(None)).unwrap();
+            kvasir_plugin::verify(&fs::read(path).unwrap(), &store, now()).unwrap().component().to_vec()
+        };
+        let earlier = || PackageContents { component: b"\0asm an earlier one".to_vec(), ..bundled_kernel() };
+        let key = key_file::load(&settings.configuration_folder.join("keys/publisher.key")).unwrap();
+        fs::write(&package, kvasir_plugin::pack(&earlier(), validity(1), key.signing_key()).unwrap()).unwrap();
+        command(&settings, &once, true).unwrap();
+        assert_eq!(component(&package), BUNDLED_COMPONENT);
+
+        let other = SecretKey::from_seed([7; 32]);
+        fs::write(settings.trust(None).join("other.pub"), format!("{}\n", other.public())).unwrap();
+        fs::write(&package, kvasir_plugin::pack(&earlier(), validity(1), other.signing_key()).unwrap()).unwrap();
+        command(&settings, &once, true).unwrap();
+        assert_eq!(component(&package), earlier().component);
+    }
 
     #[test]
     fn every_vector_file_of_the_plugin_is_bundled() {

@@ -129,7 +129,7 @@ impl<'a> DemoReport<'a> {
     fn for_people(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for prompt in &self.prompts {
-            lines.push(format!("{}", prompt.prompt));
+            lines.push(prompt.prompt.clone());
             lines.push(format!("  local   {}", prompt.local.replace('\n', "\\n")));
             lines.push(format!("  remote  {}", prompt.remote.replace('\n', "\\n")));
         }
