@@ -167,13 +167,15 @@ mod tests {
         };
         let earlier = || PackageContents { component: b"\0asm an earlier one".to_vec(), ..bundled_kernel() };
         let key = key_file::load(&settings.configuration_folder.join("keys/publisher.key")).unwrap();
-        fs::write(&package, kvasir_plugin::pack(&earlier(), validity(1), key.signing_key()).unwrap()).unwrap();
+        fs::write(&package, kvasir_plugin::pack(&earlier(), validity(1), key.signing_key()).unwrap())
+            .unwrap();
         command(&settings, &once, true).unwrap();
         assert_eq!(component(&package), BUNDLED_COMPONENT);
 
         let other = SecretKey::from_seed([7; 32]);
         fs::write(settings.trust(None).join("other.pub"), format!("{}\n", other.public())).unwrap();
-        fs::write(&package, kvasir_plugin::pack(&earlier(), validity(1), other.signing_key()).unwrap()).unwrap();
+        fs::write(&package, kvasir_plugin::pack(&earlier(), validity(1), other.signing_key()).unwrap())
+            .unwrap();
         command(&settings, &once, true).unwrap();
         assert_eq!(component(&package), earlier().component);
     }
