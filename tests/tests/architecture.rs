@@ -15,6 +15,8 @@ const HEADING: &str = "## Who may import whom";
 /// Third-party packages that only the named crates of ours may import, because a boundary of the design is made of them.
 const ONLY: &[(&str, &[&str])] = &[
     ("wasmtime", &["kvasir-sandbox"]),
+    ("wgpu", &["kvasir-gpu-process"]),
+    ("naga", &["kvasir-gpu-process"]),
     ("rusqlite", &["kvasir-ledger"]),
     ("rcgen", &["kvasir-gateway"]),
     ("tokio-tungstenite", &["kvasir-link", "kvasir-gateway"]),
