@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::Arc;
 
 use ed25519_dalek::SigningKey;
@@ -22,12 +23,21 @@ const LANES: NonZeroUsize = NonZeroUsize::new(3).unwrap();
 pub fn contents() -> PackageContents {
     let folder = root().join("plugins/swiglu");
     let read = |file: &str| std::fs::read(folder.join(file)).unwrap();
-    let vectors: BTreeMap<String, Vec<u8>> = std::fs::read_dir(folder.join("vectors"))
-        .unwrap()
+    PackageContents {
+        manifest: read("plugin.toml"),
+        component: read("release/swiglu-0.1.0.wasm"),
+        shaders: folder_files(&folder.join("shaders")),
+        vectors: folder_files(&folder.join("vectors")),
+    }
+}
+
+/// Every file of `folder` by name; none where there is no such folder.
+fn folder_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return BTreeMap::new() };
+    entries
         .map(|entry| entry.unwrap())
         .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
-        .collect();
-    PackageContents { manifest: read("plugin.toml"), component: read("release/swiglu-0.1.0.wasm"), vectors }
+        .collect()
 }
 
 /// A key that nobody had before.

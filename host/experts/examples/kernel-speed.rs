@@ -22,6 +22,7 @@ fn main() {
     let verified = plugin::verified(&kvasir_plugin::PackageContents {
         manifest: std::fs::read(folder.join("plugin.toml")).unwrap(),
         component: std::fs::read(folder.join("release/swiglu-0.1.0.wasm")).unwrap(),
+        shaders: plugin::folder_files(&folder.join("shaders")),
         ..Default::default()
     });
     let started = Instant::now();

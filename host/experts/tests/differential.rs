@@ -5,7 +5,6 @@
 #[path = "../../../tests/data/hostile-plugin/plugin.rs"]
 mod plugin;
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 
@@ -18,15 +17,11 @@ const LAYER: LayerIndex = LayerIndex(0);
 fn released() -> VerifiedPlugin {
     let folder = plugin::root().join("plugins/swiglu");
     let read = |file: &str| std::fs::read(folder.join(file)).unwrap();
-    let vectors: BTreeMap<String, Vec<u8>> = std::fs::read_dir(folder.join("vectors"))
-        .unwrap()
-        .map(|entry| entry.unwrap())
-        .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
-        .collect();
     plugin::verified(&kvasir_plugin::PackageContents {
         manifest: read("plugin.toml"),
         component: read("release/swiglu-0.1.0.wasm"),
-        vectors,
+        shaders: plugin::folder_files(&folder.join("shaders")),
+        vectors: plugin::folder_files(&folder.join("vectors")),
     })
 }
 

@@ -260,6 +260,7 @@ fn a_plugin_must_prove_itself() {
             manifest: plugin::manifest(64 << 20, 1 << 40),
             component: plugin::kernel("honest"),
             vectors,
+            ..Default::default()
         })
     };
     assert_eq!(conformance(&made(BTreeMap::new())), Err(ConformanceError::NoVectors));

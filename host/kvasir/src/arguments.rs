@@ -108,7 +108,7 @@ pub enum PluginCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Pack and sign a folder that holds plugin.toml, kernel.wasm and vectors/.
+    /// Pack and sign a folder that holds plugin.toml, kernel.wasm, vectors/ and perhaps shaders/.
     #[command(
         after_help = "Example:\n  kvasir plugin pack my-kernel --key publisher.key --out my-kernel-0.1.0.kvp"
     )]

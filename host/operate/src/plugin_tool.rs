@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kvasir_plugin::{PackageContents, PublisherKey, TrustStore};
+use kvasir_plugin::{PackageContents, PublisherKey, Tolerance, TrustStore, VerifiedPlugin};
 use serde_json::json;
 
 use crate::files::{self, Replaceable};
@@ -44,7 +44,7 @@ pub fn componentize(module: &Path, component: &Path, force: bool, json: bool) ->
 
 /// What `kvasir plugin pack` may be told.
 pub struct PackOptions {
-    /// Holds plugin.toml, kernel.wasm and vectors/.
+    /// Holds plugin.toml, kernel.wasm, vectors/ and, where the manifest names a shader, shaders/.
     pub folder: PathBuf,
     /// Secret key file of the publisher.
     pub key: PathBuf,
@@ -56,7 +56,7 @@ pub struct PackOptions {
     pub force: bool,
 }
 
-/// `kvasir plugin pack`: sign the folder's plugin.toml, kernel.wasm and vectors/*, after the checks that `verify` makes.
+/// `kvasir plugin pack`: sign the folder's plugin.toml, kernel.wasm, shaders/* and vectors/*, after the checks that `verify` makes.
 ///
 /// # Errors
 /// Where a file is missing, the manifest is malformed, or the kernel fails its own vectors; nothing is written then.
@@ -71,20 +71,12 @@ pub fn pack(options: &PackOptions, json: bool) -> Result<()> {
         force: options.force,
     }
     .check(out)?;
-    let mut vectors = BTreeMap::new();
-    let vector_folder = folder.join("vectors");
-    if vector_folder.exists() {
-        for entry in fs::read_dir(&vector_folder)
-            .with_context(|| format!("cannot read {}", vector_folder.display()))?
-        {
-            let path = entry.with_context(|| format!("cannot read {}", vector_folder.display()))?.path();
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-                bail!("{} has a name that is not UTF-8", path.display());
-            };
-            vectors.insert(name.to_owned(), read(&path)?);
-        }
-    }
-    let contents = PackageContents { manifest: read(&manifest)?, component: read(&component)?, vectors };
+    let contents = PackageContents {
+        manifest: read(&manifest)?,
+        component: read(&component)?,
+        shaders: read_folder(&folder.join("shaders"))?,
+        vectors: read_folder(&folder.join("vectors"))?,
+    };
     let unfit = || format!("{} cannot be packed", folder.display());
     let package = kvasir_plugin::pack(&contents, setup::validity(u64::from(*days)), key.signing_key())
         .with_context(unfit)?;
@@ -96,14 +88,15 @@ pub fn pack(options: &PackOptions, json: bool) -> Result<()> {
     if json {
         output::object(&json!({
             "package": out.display().to_string(), "bytes": package.len(), "publisher": key.public().to_string(),
-            "plugin": plugin.digest().to_string(), "vectors": proven.vectors,
+            "plugin": plugin.digest().to_string(), "vectors": proven.vectors, "shader": shader_object(&plugin),
         }))
     } else {
         output::line(format!(
-            "{}: {} bytes, {} vectors agree bit for bit, signed by {}",
+            "{}: {} bytes, {} vectors agree bit for bit, {}, signed by {}",
             out.display(),
             package.len(),
             proven.vectors,
+            plugin.shader().map_or("no shader".to_owned(), |shader| format!("shader {}", shader.file())),
             key.public()
         ))
     }
@@ -122,19 +115,59 @@ pub fn verify(settings: &Settings, package: Option<&Path>, trust: Option<&Path>,
         output::object(&json!({
             "package": path.display().to_string(), "name": plugin.name(), "version": plugin.version().to_string(),
             "plugin": plugin.digest().to_string(), "publisher": plugin.publisher().to_string(),
-            "formats": plugin.manifest().formats, "vectors": report.vectors,
+            "formats": plugin.manifest().formats, "vectors": report.vectors, "shader": shader_object(&plugin),
         }))
     } else {
         output::line(format!(
-            "{} {} {}\npublisher  {}\nformats    {}\nvectors    {} agree bit for bit",
+            "{} {} {}\npublisher  {}\nformats    {}\nvectors    {} agree bit for bit\nshader     {}",
             plugin.name(),
             plugin.version(),
             plugin.digest(),
             plugin.publisher(),
             plugin.manifest().formats.join(", "),
-            report.vectors
+            report.vectors,
+            shader_text(&plugin)
         ))
     }
+}
+
+/// The shader for people: file, size, and each format with its tolerance.
+fn shader_text(plugin: &VerifiedPlugin) -> String {
+    let Some(shader) = plugin.shader() else { return "none".to_owned() };
+    let mut text = format!("{}, {} bytes", shader.file(), shader.source().len());
+    for format in shader.formats() {
+        if let Some(Tolerance { max_abs, max_rel, cosine }) = shader.tolerance(format) {
+            text += &format!(
+                "\n           {format}: within {max_abs} + {max_rel} of the value, cosine at least {cosine}"
+            );
+        }
+    }
+    text
+}
+
+/// The shader for programs, null where there is none.
+fn shader_object(plugin: &VerifiedPlugin) -> serde_json::Value {
+    let Some(shader) = plugin.shader() else { return serde_json::Value::Null };
+    json!({
+        "file": shader.file(), "bytes": shader.source().len(), "formats": shader.formats(),
+        "tolerance": plugin.manifest().shader.as_ref().map(|table| &table.tolerance),
+    })
+}
+
+/// Every file of a folder by name; none where there is no such folder.
+fn read_folder(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
+    let mut contents = BTreeMap::new();
+    if folder.exists() {
+        let unreadable = || format!("cannot read {}", folder.display());
+        for entry in fs::read_dir(folder).with_context(unreadable)? {
+            let path = entry.with_context(unreadable)?.path();
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+                bail!("{} has a name that is not UTF-8", path.display());
+            };
+            contents.insert(name.to_owned(), read(&path)?);
+        }
+    }
+    Ok(contents)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

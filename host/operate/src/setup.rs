@@ -73,9 +73,15 @@ pub fn command(settings: &Settings, options: &SetupOptions, json: bool) -> Resul
 
 /// The bundled kernel, ready to be packed.
 pub fn bundled_kernel() -> PackageContents {
-    let vectors: BTreeMap<String, Vec<u8>> =
-        BUNDLED_VECTORS.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
-    PackageContents { manifest: BUNDLED_MANIFEST.to_vec(), component: BUNDLED_COMPONENT.to_vec(), vectors }
+    let files = |bundled: &[(&str, &[u8])]| -> BTreeMap<String, Vec<u8>> {
+        bundled.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect()
+    };
+    PackageContents {
+        manifest: BUNDLED_MANIFEST.to_vec(),
+        component: BUNDLED_COMPONENT.to_vec(),
+        shaders: files(BUNDLED_SHADERS),
+        vectors: files(BUNDLED_VECTORS),
+    }
 }
 
 /// Seconds since 1970 by this machine's clock.
@@ -125,6 +131,9 @@ pub fn validity(days: u64) -> Validity {
 
 const BUNDLED_MANIFEST: &[u8] = include_bytes!("../../../plugins/swiglu/plugin.toml");
 const BUNDLED_COMPONENT: &[u8] = include_bytes!("../../../plugins/swiglu/release/swiglu-0.1.0.wasm");
+
+/// The WGSL that the manifest names, as (name, bytes).
+const BUNDLED_SHADERS: &[(&str, &[u8])] = &[];
 
 /// The named files of the plugin's folder `vectors`, as (name, bytes).
 macro_rules! vectors {

@@ -15,6 +15,8 @@ pub const ENVELOPE: &str = "statement.dsse.json";
 pub const MANIFEST: &str = "plugin.toml";
 /// The component's file name.
 pub const COMPONENT: &str = "kernel.wasm";
+/// The folder of WGSL shaders.
+pub const SHADERS: &str = "shaders/";
 /// The folder of golden vectors.
 pub const VECTORS: &str = "vectors/";
 
@@ -84,9 +86,18 @@ pub fn read(package: &[u8]) -> Result<Vec<File<'_>>, PluginError> {
 
 /// Whether `name` may be a golden vector's, without its folder: plain letters, digits, `.`, `-` and `_`.
 pub fn is_vector_name(name: &str) -> bool {
+    is_plain_name(name, VECTORS)
+}
+
+/// Whether `name` may be a shader's, without its folder: as a vector's, and it ends in `.wgsl`.
+pub fn is_shader_name(name: &str) -> bool {
+    is_plain_name(name, SHADERS) && name.ends_with(".wgsl")
+}
+
+fn is_plain_name(name: &str, folder: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('.')
-        && name.len() + VECTORS.len() <= MAX_FILE_NAME_BYTES
+        && name.len() + folder.len() <= MAX_FILE_NAME_BYTES
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
 }
 
@@ -96,6 +107,7 @@ pub fn size_limit(name: &str) -> Result<usize, PluginError> {
         ENVELOPE => Ok(MAX_ENVELOPE_BYTES),
         MANIFEST => Ok(MAX_MANIFEST_BYTES),
         COMPONENT => Ok(MAX_COMPONENT_BYTES),
+        _ if name.strip_prefix(SHADERS).is_some_and(is_shader_name) => Ok(MAX_SHADER_BYTES),
         _ if name.strip_prefix(VECTORS).is_some_and(is_vector_name) => Ok(MAX_VECTOR_BYTES),
         _ => Err(PluginError::UnexpectedFile { name: name.to_owned() }),
     }
@@ -172,7 +184,7 @@ fn header(name: &str, size: u64) -> [u8; BLOCK] {
     block
 }
 
-/// Statement, manifest, component, then vectors by name.
+/// Statement, manifest, component, then shader and vectors by name.
 fn order(a: &str, b: &str) -> Ordering {
     let rank =
         |name: &str| [ENVELOPE, MANIFEST, COMPONENT].iter().position(|known| *known == name).unwrap_or(3);

@@ -73,8 +73,8 @@ pub enum PluginError {
     },
     /// A file that the format does not know.
     #[error(
-        "the package holds {name}, which the format does not know; only statement.dsse.json, plugin.toml, kernel.wasm \
-         and vectors/* may be in it"
+        "the package holds {name}, which the format does not know; only statement.dsse.json, plugin.toml, kernel.wasm, \
+         shaders/*.wgsl and vectors/* may be in it"
     )]
     UnexpectedFile {
         /// The file.
@@ -91,6 +91,28 @@ pub enum PluginError {
     MissingFile {
         /// The file.
         name: &'static str,
+    },
+    /// `plugin.toml` names a shader that is not in the package.
+    #[error("plugin.toml names a shader, but the package lacks {name}; put the file there and pack again")]
+    ShaderMissing {
+        /// The file.
+        name: String,
+    },
+    /// A shader that `plugin.toml` does not name.
+    #[error(
+        "the package holds {name}, which plugin.toml does not name in its table [shader]; name it there or leave the file out"
+    )]
+    ShaderNotNamed {
+        /// The file.
+        name: String,
+    },
+    /// A shader that is not text.
+    #[error("the package's file {name} is not UTF-8 at byte {offset}; WGSL is UTF-8 text, save it as such")]
+    ShaderNotUtf8 {
+        /// The file.
+        name: String,
+        /// The first byte that is part of no character.
+        offset: usize,
     },
     /// Bytes after the end mark, or a padding that is not zero.
     #[error("the package has stray bytes at byte {offset}, outside every file; fetch it again")]

@@ -3,7 +3,8 @@
 //! A package is a tar of a signed statement and the files that it lists; [`verify`] is the only way to a
 //! [`VerifiedPlugin`], so holding one proves that size limits, signature, publisher, validity, host version and every
 //! file's digest were checked. [`pack`] writes the one canonical form of a package: the same contents and key give the
-//! same bytes. Nothing here runs, compiles or even parses WebAssembly; that is the sandbox's work.
+//! same bytes. Nothing here runs, compiles or even parses
+//! WebAssembly or WGSL; that is the work of the sandbox and of the GPU's process.
 #![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
 
 mod archive;
@@ -13,6 +14,7 @@ mod identity;
 mod limits;
 mod manifest;
 mod package;
+mod shader;
 mod statement;
 mod trust;
 mod version;
@@ -22,5 +24,8 @@ pub use identity::{KeyId, PluginDigest, UnixSeconds};
 pub use limits::*;
 pub use manifest::{Class, Limits, Manifest};
 pub use package::{PackageContents, Validity, VerifiedPlugin, pack, verify};
+pub use shader::{
+    MAX_TOLERANCE_ABS, MAX_TOLERANCE_REL, MIN_TOLERANCE_COSINE, Shader, ShaderTable, Tolerance,
+};
 pub use trust::{PublisherKey, TrustStore};
 pub use version::{HOST_VERSION, Version};

@@ -17,6 +17,8 @@ pub const MAX_MANIFEST_BYTES: usize = 64 << 10;
 pub const MAX_COMPONENT_BYTES: usize = 8 << 20;
 /// Largest single golden vector file in bytes.
 pub const MAX_VECTOR_BYTES: usize = 16 << 20;
+/// Largest shader source in bytes. What one costs to parse grows with the square of its length.
+pub const MAX_SHADER_BYTES: usize = 64 << 10;
 /// Longest plugin name in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 /// Largest file of publisher keys (`*.pub`) in bytes.

@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::PluginError;
 use crate::limits::MAX_NAME_BYTES;
+use crate::shader::ShaderTable;
 use crate::version::Version;
 
 /// The contents of `plugin.toml`. Unknown keys are refused, so that a host never ignores what a publisher meant.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// Version of this file's own format: 1.
@@ -34,6 +35,9 @@ pub struct Manifest {
     /// One sentence, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// The same experts as WGSL, for hosts with a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shader: Option<ShaderTable>,
 }
 
 /// How far two machines' results may differ.
@@ -87,6 +91,9 @@ impl Manifest {
         }
         if self.limits.memory_bytes == 0 || self.limits.fuel_per_call == 0 || self.limits.rows_per_call == 0 {
             return Err(malformed("every one of limits must be above zero"));
+        }
+        if let Some(shader) = &self.shader {
+            shader.check(&self.formats).map_err(|reason| malformed(&reason))?;
         }
         Ok(())
     }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use ed25519_dalek::SigningKey;
 
-use crate::archive::{self, COMPONENT, ENVELOPE, MANIFEST, VECTORS};
+use crate::archive::{self, COMPONENT, ENVELOPE, MANIFEST, SHADERS, VECTORS};
 use crate::envelope;
 use crate::error::PluginError;
 use crate::identity::{KeyId, PluginDigest, UnixSeconds, sha256};
 use crate::limits::{MAX_FILES, MAX_PACKAGE_BYTES};
 use crate::manifest::Manifest;
+use crate::shader::Shader;
 use crate::statement::{Predicate, SignedFile, Statement};
 use crate::trust::TrustStore;
 use crate::version::{HOST_VERSION, Version};
@@ -28,6 +29,7 @@ struct Verified {
     publisher: KeyId,
     validity: Validity,
     component: Vec<u8>,
+    shader: Option<Shader>,
     vectors: BTreeMap<String, Vec<u8>>,
 }
 
@@ -47,6 +49,8 @@ pub struct PackageContents {
     pub manifest: Vec<u8>,
     /// The WebAssembly component.
     pub component: Vec<u8>,
+    /// WGSL sources by plain name; what the manifest's table `[shader]` names, or nothing.
+    pub shaders: BTreeMap<String, Vec<u8>>,
     /// Golden vector files by plain name (letters, digits, `.`, `-`, `_`).
     pub vectors: BTreeMap<String, Vec<u8>>,
 }
@@ -82,6 +86,11 @@ impl VerifiedPlugin {
         &self.contents.component
     }
 
+    /// The WGSL shader, if the plugin has one. Nothing of its text was looked at.
+    pub fn shader(&self) -> Option<&Shader> {
+        self.contents.shader.as_ref()
+    }
+
     /// What `plugin.toml` says.
     pub fn manifest(&self) -> &Manifest {
         &self.contents.manifest
@@ -100,7 +109,7 @@ impl fmt::Debug for VerifiedPlugin {
 }
 
 /// Checks `package` at the time `now` and returns its contents. The order is: sizes and archive form, signature, then the
-/// statement, validity, host version, every file's size and digest, and last the manifest; nothing is interpreted before
+/// statement, validity, host version, every file's size and digest, and last the manifest and what it says of a shader; nothing is interpreted before
 /// its bytes are known to be signed, the envelope itself and the archive's headers excepted.
 pub fn verify(package: &[u8], trust: &TrustStore, now: UnixSeconds) -> Result<VerifiedPlugin, PluginError> {
     let mut files: BTreeMap<String, &[u8]> = archive::read(package)?.into_iter().collect();
@@ -113,12 +122,18 @@ pub fn verify(package: &[u8], trust: &TrustStore, now: UnixSeconds) -> Result<Ve
     let manifest = Manifest::parse(take(MANIFEST)?)?;
     let component = take(COMPONENT)?.to_vec();
     check_agreement(&manifest, &statement.predicate)?;
-    let vectors = files
-        .into_iter()
-        .map(|(name, bytes)| (name.strip_prefix(VECTORS).unwrap_or(&name).to_owned(), bytes.to_vec()))
-        .collect();
+    let (mut shaders, mut vectors) = (BTreeMap::new(), BTreeMap::new());
+    for (name, bytes) in files {
+        if let Some(plain) = name.strip_prefix(SHADERS) {
+            shaders.insert(plain.to_owned(), bytes.to_vec());
+        } else {
+            vectors.insert(name.strip_prefix(VECTORS).unwrap_or(&name).to_owned(), bytes.to_vec());
+        }
+    }
+    let shader = Shader::assemble(manifest.shader.as_ref(), &shaders)?;
     let digest = PluginDigest(sha256(&signed.payload));
-    let contents = Verified { manifest, digest, publisher: signed.publisher, validity, component, vectors };
+    let publisher = signed.publisher;
+    let contents = Verified { manifest, digest, publisher, validity, component, shader, vectors };
     Ok(VerifiedPlugin { contents: Arc::new(contents) })
 }
 
@@ -138,6 +153,7 @@ pub fn pack(
         (MANIFEST.to_owned(), contents.manifest.as_slice()),
         (COMPONENT.to_owned(), contents.component.as_slice()),
     ];
+    files.extend(contents.shaders.iter().map(|(name, bytes)| (format!("{SHADERS}{name}"), bytes.as_slice())));
     files.extend(contents.vectors.iter().map(|(name, bytes)| (format!("{VECTORS}{name}"), bytes.as_slice())));
     if files.len() >= MAX_FILES {
         return Err(PluginError::TooManyFiles { limit: MAX_FILES });
@@ -147,6 +163,7 @@ pub fn pack(
         check_size(name, bytes)?;
         signed.insert(name.clone(), SignedFile { sha256: sha256(bytes), bytes: bytes.len() as u64 });
     }
+    Shader::assemble(manifest.shader.as_ref(), &contents.shaders)?;
     let payload = Statement::new(&manifest, validity.not_before, validity.expires, &signed).encode()?;
     let sealed = envelope::seal(&payload, key)?;
     check_size(ENVELOPE, &sealed)?;

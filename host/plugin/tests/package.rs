@@ -46,6 +46,7 @@ fn contents() -> PackageContents {
             ("b.vector".to_owned(), vec![1; 600]),
             ("a.vector".to_owned(), vec![2; 512]),
         ]),
+        ..Default::default()
     }
 }
 
@@ -376,7 +377,15 @@ fn archives_hold_plain_files_alone() {
         let error = refusal(&entry(name, b'0'));
         assert!(matches!(error, PluginError::UnsafePath { .. }), "{name:?}: {error:?}");
     }
-    for name in ["README.md", "vectors/deep/x", "vectors/.hidden", "Kernel.wasm"] {
+    for name in [
+        "README.md",
+        "shaders/x.spv",
+        "shaders/deep/x.wgsl",
+        "shaders/.wgsl",
+        "vectors/deep/x",
+        "vectors/.hidden",
+        "Kernel.wasm",
+    ] {
         let error = refusal(&tar(&[(name, b"")]));
         assert_eq!(error, PluginError::UnexpectedFile { name: name.to_owned() });
     }
@@ -421,6 +430,7 @@ fn sizes_are_limited() {
         ("statement.dsse.json", MAX_ENVELOPE_BYTES),
         ("plugin.toml", MAX_MANIFEST_BYTES),
         ("kernel.wasm", MAX_COMPONENT_BYTES),
+        ("shaders/x.wgsl", MAX_SHADER_BYTES),
         ("vectors/x", MAX_VECTOR_BYTES),
     ] {
         // The size in the header is refused; there need not be so many bytes.

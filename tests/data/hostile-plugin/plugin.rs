@@ -2,6 +2,7 @@
 //! the tests of several crates.
 #![allow(dead_code, clippy::unwrap_used)] // Each test uses a part of this; a fixture that cannot be made is a failure.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ed25519_dalek::SigningKey;
@@ -47,6 +48,15 @@ pub fn plugin(component: Vec<u8>) -> VerifiedPlugin {
         ..PackageContents::default()
     };
     verified(&contents)
+}
+
+/// Every file of `folder` by name; none where there is no such folder.
+pub fn folder_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return BTreeMap::new() };
+    entries
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
+        .collect()
 }
 
 /// Packs, signs and verifies `contents`.

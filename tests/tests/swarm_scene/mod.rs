@@ -23,7 +23,7 @@ use kvasir_gateway::hub::filing::{Ledger, LedgerError};
 use kvasir_gateway::hub::{HubOptions, HubServer};
 use kvasir_gateway::stop::{Stopper, switch};
 use kvasir_model::{LayerIndex, Model};
-use kvasir_plugin::{PackageContents, PublisherKey, TrustStore, UnixSeconds, Validity, pack, verify};
+use kvasir_plugin::{PublisherKey, TrustStore, UnixSeconds, Validity, pack, verify};
 use kvasir_wire::handshake::HubIdentity;
 use kvasir_wire::id::PluginDigest;
 use kvasir_wire::key::{PublicKey, SecretKey};
@@ -248,21 +248,7 @@ pub fn plugin() -> &'static VerifiedPlugin {
 
 /// The same kernel signed by another publisher: another plugin.
 pub fn plugin_by(publisher: u8) -> VerifiedPlugin {
-    let folder = kvasir_tests::root().join("plugins/swiglu");
-    let release = std::fs::read_dir(folder.join("release")).unwrap();
-    let component = release
-        .map(|entry| entry.unwrap().path())
-        .find(|path| path.extension().is_some_and(|extension| extension == "wasm"))
-        .expect("the released kernel is part of the checkout");
-    let vectors = std::fs::read_dir(folder.join("vectors")).unwrap().map(|entry| {
-        let entry = entry.unwrap();
-        (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
-    });
-    let contents = PackageContents {
-        manifest: std::fs::read(folder.join("plugin.toml")).unwrap(),
-        component: std::fs::read(component).unwrap(),
-        vectors: vectors.collect(),
-    };
+    let contents = kvasir_tests::released_plugin::contents();
     let signing_key = SigningKey::from_bytes(&[publisher; 32]);
     let validity = Validity { not_before: UnixSeconds(now() - 60), expires: UnixSeconds(now() + 3600) };
     let package = pack(&contents, validity, &signing_key).unwrap();
