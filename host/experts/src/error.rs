@@ -1,6 +1,7 @@
 //! Why a request for experts has no answer.
 
 use kvasir_backbone::ExpertsError;
+use kvasir_gpu::GpuError;
 use kvasir_model::{ExpertIndex, LayerIndex};
 use kvasir_numerics::RowFormat;
 use kvasir_sandbox::SandboxError;
@@ -100,6 +101,9 @@ pub enum RunnerError {
     /// The kernel could not be compiled or instantiated at all.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
+    /// The GPU or its process failed; the experts that it held are loaded again when they are next asked for.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
     /// The plugin does not compute what it promises.
     #[error(transparent)]
     Conformance(#[from] ConformanceError),

@@ -16,10 +16,13 @@ mod runner;
 pub use conformance::{ConformanceError, Report, conformance};
 pub use error::RunnerError;
 pub use kvasir_backbone::{Call, Completed};
+pub use kvasir_gpu::{
+    Adapter, AdapterChoice, Deadlines, FailureHistory, FailureKind, GpuError, GpuOptions, MemoryHistory,
+};
 pub use kvasir_model::{ExpertIndex, LayerIndex};
 pub use kvasir_numerics::{RowFormat, Swiglu};
 pub use kvasir_plugin::VerifiedPlugin;
 pub use kvasir_sandbox::{KernelLimits, SandboxError};
 pub use local::LocalExperts;
 pub use request::{ExpertRows, combine, group};
-pub use runner::{ExpertRunner, ExpertSource, RunnerOptions, SourceError};
+pub use runner::{Device, ExpertRunner, ExpertSource, KernelClass, RunnerOptions, SourceError};

@@ -5,9 +5,10 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+use kvasir_gpu::{Adapter, GpuError, GpuOptions};
 use kvasir_model::{ExpertIndex, LayerIndex};
 use kvasir_numerics::{RowFormat, Swiglu};
-use kvasir_plugin::{PluginDigest, VerifiedPlugin};
+use kvasir_plugin::{Class, PluginDigest, VerifiedPlugin};
 use kvasir_sandbox::{CompiledKernel, Engine, KernelLimits};
 use rayon::prelude::*;
 
@@ -31,8 +32,10 @@ pub trait ExpertSource: Send + Sync {
 }
 
 /// How a runner uses this machine.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RunnerOptions {
+    /// Where experts are computed.
+    pub device: Device,
     /// Lanes that compute side by side; expert e belongs to lane e mod lanes. More lanes than threads share the work more
     /// evenly. A lane opens another instance when its latest one is full.
     pub instances: NonZeroUsize,
@@ -42,10 +45,30 @@ pub struct RunnerOptions {
     pub held_bytes: Option<u64>,
 }
 
+/// Where experts are computed.
+#[derive(Clone, Debug, Default)]
+pub enum Device {
+    /// By the plugin's WASM kernel, on the processor.
+    #[default]
+    Cpu,
+    /// By the plugin's WGSL kernel, on a GPU in a process of its own.
+    Gpu(GpuOptions),
+}
+
+/// How far a runner's results may be from the definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelClass {
+    /// Not at all: every bit is defined.
+    Exact,
+    /// Within the tolerance that the plugin states and that was proven on its golden vectors.
+    Tolerance,
+}
+
 /// Experts in kernels. Used from many threads at once.
 pub struct ExpertRunner {
     shared: Shared,
     lanes: Vec<Mutex<Lane>>,
+    class: KernelClass,
 }
 
 impl Default for RunnerOptions {
@@ -53,6 +76,7 @@ impl Default for RunnerOptions {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         RunnerOptions {
+            device: Device::Cpu,
             instances: threads.saturating_mul(NonZeroUsize::MIN.saturating_add(3)),
             limits: KernelLimits::default(),
             held_bytes: None,
@@ -65,10 +89,19 @@ impl ExpertRunner {
     pub fn new(plugin: &VerifiedPlugin, options: RunnerOptions) -> Result<Self, RunnerError> {
         let kernel = CompiledKernel::compile(&Engine::shared()?, plugin)?;
         prove(plugin, &kernel)?;
-        Ok(ExpertRunner::from_kernel(kernel, options))
+        if let Device::Gpu(_) = &options.device {
+            let reason = "this version cannot use one yet".to_owned();
+            return Err(RunnerError::Gpu(GpuError::NoDevice { reason }));
+        }
+        let mut runner = ExpertRunner::from_kernel(kernel, options);
+        if plugin.manifest().class == Class::Tolerance {
+            runner.class = KernelClass::Tolerance;
+        }
+        Ok(runner)
     }
 
-    /// A runner of a kernel that the caller has compiled, without proving it on golden vectors.
+    /// A runner of a kernel that the caller has compiled, on the processor, without proving it on golden vectors. It takes the
+    /// kernel for exact.
     pub fn from_kernel(kernel: CompiledKernel, options: RunnerOptions) -> Self {
         let held_limit = options.held_bytes.unwrap_or(u64::MAX);
         let shared = Shared {
@@ -80,12 +113,22 @@ impl ExpertRunner {
             failures: AtomicU64::new(0),
         };
         let lanes = (0..options.instances.get()).map(|_| Mutex::new(Lane::default())).collect();
-        ExpertRunner { shared, lanes }
+        ExpertRunner { shared, lanes, class: KernelClass::Exact }
     }
 
     /// The plugin that computes.
     pub fn plugin(&self) -> PluginDigest {
         self.shared.kernel.plugin()
+    }
+
+    /// How far results may be from the definition.
+    pub fn class(&self) -> KernelClass {
+        self.class
+    }
+
+    /// The GPU in use, if one is.
+    pub fn adapter(&self) -> Option<Adapter> {
+        None
     }
 
     /// Loads an expert. Loading it twice is an error, as is exceeding `held_bytes`.

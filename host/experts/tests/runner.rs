@@ -20,6 +20,7 @@ const EXPERT_BYTES: u64 = (3 * HIDDEN * WIDTH * 4) as u64;
 
 fn options(instances: usize) -> RunnerOptions {
     RunnerOptions {
+        device: Device::Cpu,
         instances: NonZeroUsize::new(instances).unwrap(),
         limits: KernelLimits {
             fuel_per_call: 1_000_000,

@@ -1,0 +1,44 @@
+//! How often each plugin's process failed: the memory behind back-off and quarantine.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use kvasir_plugin::PluginDigest;
+
+/// How a process failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// It did not answer in time and was killed.
+    Deadline,
+    /// It ended by itself, or broke the protocol.
+    Crash,
+}
+
+/// Remembers failures by plugin. Whoever wants them to outlive the process implements it over a file; the methods are called
+/// from several threads and must not block for long.
+pub trait FailureHistory: Send + Sync {
+    /// How often the plugin failed so far.
+    fn failures(&self, plugin: PluginDigest) -> u32;
+    /// One more failure; returns the number after it.
+    fn record(&self, plugin: PluginDigest, kind: FailureKind) -> u32;
+}
+
+/// Forgets everything when the process ends.
+#[derive(Debug, Default)]
+pub struct MemoryHistory {
+    failures: Mutex<HashMap<PluginDigest, u32>>,
+}
+
+impl FailureHistory for MemoryHistory {
+    fn failures(&self, plugin: PluginDigest) -> u32 {
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.get(&plugin).copied().unwrap_or(0)
+    }
+
+    fn record(&self, plugin: PluginDigest, _: FailureKind) -> u32 {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = failures.entry(plugin).or_insert(0);
+        *count = count.saturating_add(1);
+        *count
+    }
+}
