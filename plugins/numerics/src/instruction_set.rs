@@ -11,6 +11,9 @@ pub(crate) enum Kind {
     /// AVX2 and F16C. Made by `detect` alone, after the processor and the operating system said so.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// NEON, which every aarch64 processor has.
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    Neon,
     /// simd128 with the two relaxed integer dots. A WASM module is validated as a whole, so that code which was
     /// compiled with the features can only run where they exist.
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
@@ -25,11 +28,13 @@ impl InstructionSet {
     pub fn detect() -> InstructionSet {
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
         return InstructionSet(Kind::Simd128);
+        #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+        return InstructionSet(Kind::Neon);
         #[cfg(target_arch = "x86_64")]
         if x86::has_avx2_and_f16c() {
             return InstructionSet(Kind::Avx2);
         }
-        #[allow(unreachable_code, reason = "a WASM build with the features has answered above")]
+        #[allow(unreachable_code, reason = "aarch64 and a WASM build with the features have answered above")]
         InstructionSet::SCALAR
     }
 
@@ -39,12 +44,14 @@ impl InstructionSet {
         [InstructionSet::SCALAR, best].into_iter().take(if best == InstructionSet::SCALAR { 1 } else { 2 })
     }
 
-    /// `scalar`, `avx2` or `simd128`.
+    /// `scalar`, `avx2`, `neon` or `simd128`.
     pub const fn name(self) -> &'static str {
         match self.0 {
             Kind::Scalar => "scalar",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => "avx2",
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Kind::Neon => "neon",
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
             Kind::Simd128 => "simd128",
         }

@@ -13,12 +13,14 @@ mod avx2;
 mod block;
 #[cfg(any(
     target_arch = "x86_64",
+    all(target_arch = "aarch64", target_endian = "little"),
     all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd")
 ))]
 mod block_walk;
 mod delta;
 #[cfg(any(
     target_arch = "x86_64",
+    all(target_arch = "aarch64", target_endian = "little"),
     all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd")
 ))]
 mod float_walk;
@@ -28,15 +30,21 @@ pub mod golden;
 mod half;
 mod instruction_set;
 mod matrix;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+mod neon;
 mod norm;
 mod product;
 mod product_scalar;
 mod rope;
 mod row;
-#[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
+#[cfg(any(
+    all(target_arch = "aarch64", target_endian = "little"),
+    all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd")
+))]
 mod simd128;
 #[cfg(any(
     target_arch = "x86_64",
+    all(target_arch = "aarch64", target_endian = "little"),
     all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd")
 ))]
 mod slices;
@@ -46,7 +54,10 @@ mod swiglu;
 /// The vectors of the target, under one set of names.
 #[cfg(target_arch = "x86_64")]
 use avx2::lanes;
-#[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
+#[cfg(any(
+    all(target_arch = "aarch64", target_endian = "little"),
+    all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd")
+))]
 use simd128::lanes;
 
 pub use delta::{convolve, delta_step};
@@ -80,6 +91,9 @@ macro_rules! with_instructions {
                 // SAFETY: the instruction set is the proof that this machine has AVX2.
                 unsafe { with_avx2($($argument),*) }
             }
+            // Every aarch64 processor has NEON, and the compiler uses it everywhere.
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            $crate::instruction_set::Kind::Neon => $function($($argument),*),
             // The whole module is compiled with simd128.
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]
             $crate::instruction_set::Kind::Simd128 => $function($($argument),*),

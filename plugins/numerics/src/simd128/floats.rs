@@ -1,7 +1,6 @@
 //! How F32, F16 and BF16 weights are widened.
 
-use core::arch::wasm32::*;
-
+use super::instructions::*;
 use super::lanes::{Sixteen, load_sixteen, widen_f16_weights};
 use crate::float_walk::FloatFormat;
 

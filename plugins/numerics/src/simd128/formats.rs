@@ -1,8 +1,7 @@
 //! The terms of the block formats. `i16x8_relaxed_dot_i8x16_i7x16` multiplies bytes and adds pairs into 16 bits; its second
 //! operand, the weights, stays below 128.
 
-use core::arch::wasm32::*;
-
+use super::instructions::*;
 use super::lanes::{four_f16, load_4_i32, load_8_i16, load_16, same_f16, sum_each};
 use crate::block_walk::{BlockFormat, TILE};
 use crate::slices::each;
@@ -349,6 +348,9 @@ fn q4_k_dots<const R: usize>(weights: &[u8; 144], rows: [&[u8; 260]; R], sub_sca
 /// a straight piece of code; it then keeps most of what was loaded on the stack. A store is done where it stands.
 #[inline(always)]
 fn compute_now(value: v128) {
+    if cfg!(not(target_arch = "wasm32")) {
+        return;
+    }
     let mut place = core::mem::MaybeUninit::<v128>::uninit();
     // SAFETY: the place is there and aligned.
     unsafe { place.as_mut_ptr().write_volatile(value) };

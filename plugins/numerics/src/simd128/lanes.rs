@@ -1,6 +1,6 @@
 //! Vectors as the walks use them, loads, f16 and lane sums.
 
-use core::arch::wasm32::*;
+use super::instructions::*;
 
 /// Four f32.
 pub(crate) type Four = v128;

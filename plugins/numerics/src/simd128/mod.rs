@@ -1,16 +1,22 @@
-//! WASM simd128 with the two relaxed integer dots: products of every format. Bit-equal to the scalar reference, since integer
-//! sums are exact in any order and float sums keep the definition's.
+//! Vectors of 128 bits, WASM simd128 with the two relaxed integer dots and NEON: products of every format. Bit-equal to the
+//! scalar reference, since integer sums are exact in any order and float sums keep the definition's.
 //!
 //! A relaxed dot is the same on every processor as long as its second operand lies in 0..=127: that is where the weights go.
+//! The code is written in simd128's instructions; [`crate::neon`] gives NEON's under the same names. Whatever a new file uses
+//! comes from `instructions`, never from `core::arch`.
 
 mod floats;
 mod formats;
 pub(crate) mod lanes;
 
+#[cfg(target_arch = "wasm32")]
+use core::arch::wasm32 as instructions;
 use core::ops::Range;
 
 use crate::format::Format;
 use crate::matrix::Matrix;
+#[cfg(target_arch = "aarch64")]
+use crate::neon as instructions;
 use crate::{block_walk, float_walk};
 
 /// As [`crate::product()`], whose checks have been made.
