@@ -40,9 +40,9 @@ fn main() {
     let sets: Vec<&str> = InstructionSet::available().map(InstructionSet::name).collect();
     println!("# processor: {}; instruction sets: {}", std::env::consts::ARCH, sets.join(", "));
     let plugin = released_plugin();
-    let options = RunnerOptions { instances: NonZeroUsize::MIN, ..RunnerOptions::default() };
+    let options = || RunnerOptions { instances: NonZeroUsize::MIN, ..RunnerOptions::default() };
     let started = Instant::now();
-    let runner = Arc::new(ExpertRunner::new(&plugin, options).unwrap());
+    let runner = Arc::new(ExpertRunner::new(&plugin, options()).unwrap());
     println!("# the kernel compiled and proved on its golden vectors in {:.1?}", started.elapsed());
 
     let started = Instant::now();
@@ -52,7 +52,7 @@ fn main() {
     println!("# golden vectors: {:.1?}", started.elapsed());
 
     // A runner serves one model.
-    let runner = Arc::new(ExpertRunner::new(&plugin, options).unwrap());
+    let runner = Arc::new(ExpertRunner::new(&plugin, options()).unwrap());
     let model = Arc::new(Model::open(Path::new(MODEL)).unwrap());
     for prompt in PROMPTS {
         logits(&model, prompt, &runner);
@@ -62,15 +62,17 @@ fn main() {
 /// The released plugin in a package of the occasion.
 fn released_plugin() -> VerifiedPlugin {
     let folder = Path::new(PLUGIN);
-    let vectors: BTreeMap<String, Vec<u8>> = std::fs::read_dir(folder.join("vectors"))
-        .unwrap()
-        .map(|entry| entry.unwrap())
-        .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
-        .collect();
+    let files = |name: &str| -> BTreeMap<String, Vec<u8>> {
+        let entries = std::fs::read_dir(folder.join(name)).into_iter().flatten().map(|entry| entry.unwrap());
+        entries
+            .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
+            .collect()
+    };
     let contents = PackageContents {
         manifest: std::fs::read(folder.join("plugin.toml")).unwrap(),
         component: std::fs::read(folder.join("release/swiglu-0.1.0.wasm")).unwrap(),
-        vectors,
+        shaders: files("shaders"),
+        vectors: files("vectors"),
     };
     let key = SigningKey::from_bytes(&[7; 32]);
     let now = UnixSeconds(1_800_000_000);
