@@ -126,6 +126,15 @@ mod tests {
         assert_eq!(InstructionSet::detect().name() == "avx2", std_says);
     }
 
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    #[test]
+    fn every_aarch64_processor_has_neon() {
+        assert_eq!(
+            InstructionSet::available().map(InstructionSet::name).collect::<Vec<_>>(),
+            ["scalar", "neon"]
+        );
+    }
+
     #[test]
     fn the_scalar_reference_is_always_there() {
         assert_eq!(InstructionSet::available().next(), Some(InstructionSet::SCALAR));
