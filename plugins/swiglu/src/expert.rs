@@ -33,9 +33,9 @@ thread_local! {
 impl GuestExpert for LoadedExpert {
     fn load(shape: Shape, gate: Vec<u8>, up: Vec<u8>, down: Vec<u8>) -> Result<Expert, Fault> {
         let expert = LoadedExpert {
-            gate: Weights::new("gate", &shape.gate, gate)?,
-            up: Weights::new("up", &shape.up, up)?,
-            down: Weights::new("down", &shape.down, down)?,
+            gate: Weights::new(&shape.gate, gate),
+            up: Weights::new(&shape.up, up),
+            down: Weights::new(&shape.down, down),
         };
         expert.swiglu()?;
         for weights in [&expert.gate, &expert.up, &expert.down] {
@@ -74,11 +74,9 @@ impl LoadedExpert {
 }
 
 impl Weights {
-    fn new(name: &str, shape: &WitMatrix, bytes: Vec<u8>) -> Result<Self, Fault> {
-        let format = supported(shape.format).ok_or_else(|| {
-            Fault::Unsupported(format!("{name}: this kernel has no arithmetic for format {:?}", shape.format))
-        })?;
-        Ok(Weights { format, rows: shape.rows as usize, columns: shape.columns as usize, bytes })
+    fn new(shape: &WitMatrix, bytes: Vec<u8>) -> Self {
+        let format = format_of(shape.format);
+        Weights { format, rows: shape.rows as usize, columns: shape.columns as usize, bytes }
     }
 
     fn matrix(&self) -> Result<Matrix<'_>, Fault> {
@@ -102,15 +100,24 @@ fn fault_of_rows(error: RowsError) -> Fault {
     }
 }
 
-fn supported(format: WitFormat) -> Option<Format> {
-    Some(match format {
+/// The arithmetic has every format that the contract names.
+fn format_of(format: WitFormat) -> Format {
+    match format {
         WitFormat::Float32 => Format::F32,
         WitFormat::Float16 => Format::F16,
         WitFormat::Bfloat16 => Format::BF16,
         WitFormat::Q40 => Format::Q4_0,
+        WitFormat::Q41 => Format::Q4_1,
+        WitFormat::Q50 => Format::Q5_0,
+        WitFormat::Q51 => Format::Q5_1,
         WitFormat::Q80 => Format::Q8_0,
+        WitFormat::Q2K => Format::Q2K,
+        WitFormat::Q3K => Format::Q3K,
         WitFormat::Q4K => Format::Q4K,
+        WitFormat::Q5K => Format::Q5K,
         WitFormat::Q6K => Format::Q6K,
-        _ => return None,
-    })
+        WitFormat::Iq4Nl => Format::IQ4NL,
+        WitFormat::Iq4Xs => Format::IQ4XS,
+        WitFormat::Mxfp4 => Format::MXFP4,
+    }
 }
