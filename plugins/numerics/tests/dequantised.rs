@@ -41,7 +41,8 @@ fn products_with_gguf_s_blocks_are_near_the_f64_products_of_its_weights() {
         let (blocks, weights) = stored(format);
         let len = if format.block_len() == 1 { 16 } else { format.block_len() };
         let bytes = format.row_bytes(len).unwrap();
-        for (index, (block, weights)) in blocks.chunks_exact(bytes).zip(weights.chunks_exact(len)).enumerate() {
+        for (index, (block, weights)) in blocks.chunks_exact(bytes).zip(weights.chunks_exact(len)).enumerate()
+        {
             let matrix = Matrix::new(format, 1, len, block).unwrap();
             for seed in 0..20 {
                 let row = random::rows(&mut Random(seed), format.row_format(), len, 1);
@@ -49,15 +50,15 @@ fn products_with_gguf_s_blocks_are_near_the_f64_products_of_its_weights() {
                 read_row(format.row_format(), &row, &mut values);
                 let terms = || weights.iter().zip(&values).map(|(w, x)| f64::from(*w) * f64::from(*x));
                 let near: f64 = terms().sum();
-                // A minimum is taken off last: both sides round at the size of what it is taken off. What an f32 cannot
-                // hold is lost below 2^-149.
+                // A minimum is taken off last: both sides round at the size of what it is taken off. A product of tiny scales
+                // is rounded to a multiple of 2^-149, then multiplied by an integer of an MXFP4 block, below 2^16.
                 let size: f64 = terms().map(f64::abs).sum::<f64>() + largest_part(format, block, &values);
                 for isa in InstructionSet::available() {
                     let mut found = [f32::NAN];
                     product(isa, matrix, 0..1, &row, 1, &mut found);
                     let error = (near - f64::from(found[0])).abs();
                     assert!(
-                        error <= 1e-6 * size + 2f64.powi(-140),
+                        error <= 1e-6 * size + 2f64.powi(-133),
                         "{format} block {index} seed {seed} {isa}: {near} {} {size}",
                         found[0]
                     );

@@ -90,7 +90,7 @@ impl<F: SmallFormat> BlockFormat for Small<F> {
         let (quants, scale) = unsafe { (F::quants(weights), F::scale(weights)) };
         let mut dots = [_mm256_setzero_si256(); TILE];
         for (dot, row) in dots.iter_mut().zip(rows) {
-            *dot = dot::<F>(quants, row);
+            *dot = dot_of_block::<F>(quants, row);
         }
         let minimum = if F::MINIMUM { f16_of_one(weights, 2) } else { scale };
         term::<F>(dots, sums, scales, scale, minimum)
@@ -107,7 +107,7 @@ impl<F: SmallFormat> BlockFormat for Small<F> {
         let mut dots = [_mm256_setzero_si256(); TILE];
         for ((dot, weights), row) in dots.iter_mut().zip(weights).zip(row) {
             // SAFETY: this function has the features.
-            *dot = self::dot::<F>(unsafe { F::quants(weights) }, row);
+            *dot = dot_of_block::<F>(unsafe { F::quants(weights) }, row);
         }
         // SAFETY: this function has the features.
         let scale = unsafe { F::scales(weights) };
@@ -119,7 +119,7 @@ impl<F: SmallFormat> BlockFormat for Small<F> {
 /// The sum of the eight lanes is the sum of u x over a block.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn dot<F: SmallFormat>(quants: __m256i, row: &[u8; 36]) -> __m256i {
+fn dot_of_block<F: SmallFormat>(quants: __m256i, row: &[u8; 36]) -> __m256i {
     let row = load_32(&row[4..]);
     if F::SIGNED {
         dot_of_bytes(_mm256_abs_epi8(quants), _mm256_sign_epi8(row, quants))
@@ -249,8 +249,7 @@ impl SmallFormat for MXFP4 {
     #[target_feature(enable = "avx2,f16c")]
     unsafe fn scales(blocks: [&[u8; 17]; TILE]) -> __m128 {
         let [a, b, c, d] = blocks;
-        let exponents =
-            _mm_setr_epi32(i32::from(a[0]), i32::from(b[0]), i32::from(c[0]), i32::from(d[0]));
+        let exponents = _mm_setr_epi32(i32::from(a[0]), i32::from(b[0]), i32::from(c[0]), i32::from(d[0]));
         // Below 2 the power is subnormal: 1 or 2 times 2^-128.
         let one = _mm_set1_epi32(1);
         let normal = _mm_slli_epi32::<23>(_mm_sub_epi32(exponents, one));

@@ -301,10 +301,8 @@ impl SuperFormat for IQ4XS {
             _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1),
         );
         let lower = _mm_unpacklo_epi64(_mm_set1_epi16(half(4)), _mm_set1_epi16(half(6)));
-        let lower = _mm_mullo_epi16(
-            lower,
-            _mm_setr_epi16(1 << 12, 1 << 8, 1 << 4, 1, 1 << 12, 1 << 8, 1 << 4, 1),
-        );
+        let lower =
+            _mm_mullo_epi16(lower, _mm_setr_epi16(1 << 12, 1 << 8, 1 << 4, 1, 1 << 12, 1 << 8, 1 << 4, 1));
         let upper = _mm_slli_epi16::<4>(_mm_srli_epi16::<14>(upper));
         let scales = _mm_or_si128(upper, _mm_srli_epi16::<12>(lower));
         let scales = _mm256_broadcastsi128_si256(_mm_sub_epi16(scales, _mm_set1_epi16(32)));
