@@ -99,11 +99,13 @@ fn check_text_that_is_bounded(source: &str, limits: &ShaderLimits) -> Result<Che
         let line = error.location(source).map_or(0, |location| location.line_number);
         ShaderError::Syntax { line, message: error.message().to_owned() }
     })?;
-    let validate = || Validator::new(ValidationFlags::all(), CAPABILITIES).validate(&module);
-    let info = guarded("validating it", validate)?.map_err(|error| {
-        let line = error.location(source).map_or(0, |location| location.line_number);
-        ShaderError::Invalid { line, message: sentence(error.as_inner()) }
-    })?;
+    let info = guarded("validating it", || {
+        let validated = Validator::new(ValidationFlags::all(), CAPABILITIES).validate(&module);
+        validated.map_err(|error| ShaderError::Invalid {
+            line: error.location(source).map_or(0, |location| location.line_number),
+            message: sentence(error.as_inner()),
+        })
+    })??;
     let (buffers, mut entry_points) = guarded("measuring it", || {
         let buffers = module_rules::check(&module, source, limits)?;
         let mut entry_points = budget::check(&module, &info, limits)?;
