@@ -59,10 +59,12 @@ impl Random {
 /// Where the f16 scales of a block lie, and the largest scale that keeps results finite.
 fn scales(format: Format) -> &'static [usize] {
     match format {
-        Format::Q4_0 | Format::Q8_0 => &[0],
-        Format::Q4K => &[0, 2],
+        Format::Q4_0 | Format::Q5_0 | Format::Q8_0 | Format::IQ4NL | Format::IQ4XS => &[0],
+        Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
+        Format::Q2K => &[80, 82],
+        Format::Q3K => &[108],
         Format::Q6K => &[208],
-        Format::F32 | Format::F16 | Format::BF16 => &[],
+        Format::F32 | Format::F16 | Format::BF16 | Format::MXFP4 => &[],
     }
 }
 

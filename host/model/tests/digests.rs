@@ -106,9 +106,9 @@ fn blobs_that_are_not_experts_are_refused() {
     ));
     let longer = [&good[..], &[0]].concat();
     assert!(matches!(ExpertBlob::parse(&longer), Err(BlobError::Trailing { extra: 1, .. })));
-    match changed(matrix, 23) {
-        Err(error @ BlobError::Format { matrix: "up", number: 23, .. }) => {
-            assert!(error.to_string().contains("format 23 (IQ4_XS) is not supported yet"));
+    match changed(matrix, 16) {
+        Err(error @ BlobError::Format { matrix: "up", number: 16, .. }) => {
+            assert!(error.to_string().contains("format 16 (IQ2_XXS) is not supported yet"));
         }
         other => panic!("{other:?}"),
     }

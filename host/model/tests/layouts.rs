@@ -6,7 +6,7 @@ mod forge;
 
 use std::path::Path;
 
-use forge::{BF16, EXPERTS, Folder, Gguf, HIDDEN, IQ4_XS, Q8_0, Safetensors, Value, WIDTH, small_tensors};
+use forge::{BF16, EXPERTS, Folder, Gguf, HIDDEN, IQ2_XXS, Q8_0, Safetensors, Value, WIDTH, small_tensors};
 use kvasir_model::{ExpertIndex, LayerIndex, LayerKind, Mixer, Model};
 
 fn open(place: &Path, name: &str, gguf: &Gguf) -> Model {
@@ -134,7 +134,7 @@ fn a_prediction_block_is_left_aside_whatever_it_is_made_of() {
     let mut more = Gguf::small();
     more.set("qwen35moe.block_count", Value::U32(3)).set("qwen35moe.nextn_predict_layers", Value::U32(1));
     more.floats("blk.2.nextn.enorm.weight", &[HIDDEN], &[0.0; 32]);
-    more.tensor("blk.2.ffn_down_exps.weight", &[256, 2], IQ4_XS, vec![0; 2 * 136]);
+    more.tensor("blk.2.ffn_down_exps.weight", &[256, 2], IQ2_XXS, vec![0; 2 * 66]);
     assert_eq!(open(place.path(), "more.gguf", &more).digests().unwrap().model, plain);
 }
 
@@ -286,4 +286,42 @@ fn experts_are_checked_when_read_not_when_opened() {
     let error = model.expert(LayerIndex(1), ExpertIndex(1)).unwrap().check_weights().unwrap_err().to_string();
     assert!(error.contains("tensor blk.1.ffn_down_exps.weight at byte"), "{error}");
     assert!(error.contains("-128"), "{error}");
+}
+
+#[test]
+fn formats_without_arithmetic_are_refused_by_name_number_and_tensor() {
+    let place = tempfile::tempdir().unwrap();
+    // Number, name, bytes of 256 weights.
+    let formats: [(u32, &str, usize); 20] = [
+        (9, "Q8_1", 288),
+        (15, "Q8_K", 292),
+        (16, "IQ2_XXS", 66),
+        (17, "IQ2_XS", 74),
+        (18, "IQ3_XXS", 98),
+        (19, "IQ1_S", 50),
+        (21, "IQ3_S", 110),
+        (22, "IQ2_S", 82),
+        (24, "I8", 256),
+        (25, "I16", 512),
+        (26, "I32", 1024),
+        (27, "I64", 2048),
+        (28, "F64", 2048),
+        (29, "IQ1_M", 56),
+        (34, "TQ1_0", 54),
+        (35, "TQ2_0", 66),
+        (40, "NVFP4", 144),
+        (41, "Q1_0", 36),
+        (42, "Q2_0", 72),
+        (31, "Q4_0_4_4, withdrawn", 144),
+    ];
+    for (number, name, bytes) in formats {
+        let mut gguf = Gguf::small();
+        gguf.tensor("blk.0.ffn_down_exps.weight", &[256, 2, 2], number, vec![0; 4 * bytes]);
+        let path = place.path().join("model.gguf");
+        std::fs::write(&path, gguf.write().bytes).unwrap();
+        let error = Model::open(&path).unwrap_err().to_string();
+        for part in ["tensor blk.0.ffn_down_exps.weight", name, &number.to_string(), "is not supported yet"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
 }

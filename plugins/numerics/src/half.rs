@@ -21,6 +21,14 @@ pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
+/// `2^(exponent - 128)`: half of the power of two that the exponent byte of an MXFP4 block means, since its table of four-bit
+/// floats is doubled. Subnormal for 0 and 1. 255, which means NaN, is the caller's to refuse.
+#[inline]
+pub(crate) fn power_of_two_halved(exponent: u8) -> f32 {
+    let exponent = u32::from(exponent);
+    f32::from_bits(if exponent < 2 { 0x0020_0000 << exponent } else { (exponent - 1) << 23 })
+}
+
 /// The f16 at the start of `bytes`, widened.
 #[inline]
 pub(crate) fn read_f16(bytes: &[u8]) -> f32 {
@@ -55,6 +63,14 @@ mod tests {
                 0 => assert_eq!(f64::from(wide.abs()), mantissa * 2f64.powi(-24)),
                 _ => assert_eq!(f64::from(wide.abs()), (1024.0 + mantissa) * 2f64.powi(exponent - 25)),
             }
+        }
+    }
+
+    #[test]
+    fn every_exponent_is_its_power_of_two() {
+        for exponent in 0..255 {
+            let expected = 2f64.powi(i32::from(exponent) - 128);
+            assert_eq!(f64::from(power_of_two_halved(exponent)), expected, "{exponent}");
         }
     }
 

@@ -1,12 +1,16 @@
 //! A weight matrix over borrowed bytes, its load check, and the dequantised row (the embedding).
 
-use crate::block::{Q4K, Q6K, q4_0_weights, q4_k_scales, q4_k_weights, q6_k_weights};
+use crate::block::{SUB, f16_places, small_block, super_block};
 use crate::format::{Format, RowFormat};
 use crate::half::{read_bf16, read_f16, read_f32};
 
 /// The largest number of rows or of columns of a matrix: f32 holds every count up to here exactly, and byte counts
 /// stay far from overflow on 64-bit machines.
 pub const MAX_DIMENSION: usize = 1 << 24;
+
+/// The largest exponent byte of an MXFP4 block: 255 means NaN, and with 253 or 254 the largest of the sixteen values (12 in
+/// units of 2^(e-128)) is beyond f32.
+const LARGEST_EXPONENT: u8 = 252;
 
 /// A matrix of `rows` x `columns` weights in GGUF blocks, row-major; row o is what output o is made with.
 #[derive(Clone, Copy)]
@@ -16,7 +20,6 @@ pub struct Matrix<'a> {
     columns: usize,
     row_bytes: usize,
     bytes: &'a [u8],
-    interleaved: bool,
 }
 
 /// Why bytes are not a matrix of the stated shape.
@@ -70,7 +73,8 @@ impl core::error::Error for MatrixError {}
 /// Why the weights of a matrix are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightsError {
-    /// A scale, or a weight of a float format, is NaN or infinite.
+    /// A scale, or a weight of a float format, is NaN or infinite; or an MXFP4 exponent is above 252, which means NaN or makes
+    /// weights infinite.
     NotFinite {
         /// The matrix row it stands in.
         row: usize,
@@ -108,30 +112,7 @@ impl<'a> Matrix<'a> {
         if bytes.len() != expected {
             return Err(MatrixError::WrongLength { expected, found: bytes.len() });
         }
-        Ok(Matrix { format, rows, columns, row_bytes, bytes, interleaved: false })
-    }
-
-    /// As [`Matrix::new`], over `expected` interleaved bytes.
-    pub(crate) fn over_interleaved(
-        format: Format,
-        rows: usize,
-        columns: usize,
-        bytes: &'a [u8],
-        expected: usize,
-    ) -> Result<Self, MatrixError> {
-        let range = 1..=MAX_DIMENSION;
-        if !range.contains(&rows) || !range.contains(&columns) {
-            return Err(MatrixError::Dimension { rows, columns });
-        }
-        if bytes.len() != expected {
-            return Err(MatrixError::WrongLength { expected, found: bytes.len() });
-        }
-        Ok(Matrix { format, rows, columns, row_bytes: expected / rows, bytes, interleaved: true })
-    }
-
-    /// Whether the bytes are in the interleaved layout, see [`Matrix::interleave`].
-    pub fn is_interleaved(&self) -> bool {
-        self.interleaved
+        Ok(Matrix { format, rows, columns, row_bytes, bytes })
     }
 
     /// The storage format.
@@ -159,24 +140,21 @@ impl<'a> Matrix<'a> {
         self.format.row_format()
     }
 
-    /// The bytes of matrix row `row`. Panics where there is none, and where the matrix is interleaved.
+    /// The bytes of matrix row `row`. Panics where there is none.
     pub(crate) fn row(&self, row: usize) -> &'a [u8] {
-        assert!(!self.interleaved, "an interleaved matrix has no rows of bytes");
         &self.bytes[row * self.row_bytes..][..self.row_bytes]
     }
 
-    /// The check that a loader and a kernel make once: no NaN or infinity among scales and float weights, and no Q8_0
-    /// weight of -128. After it a product of finite rows is finite or overflows, and every instruction set agrees.
+    /// The check that a loader and a kernel make once: no NaN or infinity among scales and float weights, no Q8_0 weight of
+    /// -128, and no MXFP4 exponent above 252. After it every weight is a finite f32, a product of finite rows is finite or
+    /// overflows, and every instruction set agrees.
     ///
     /// # Errors
     /// The first fault, with its matrix row.
-    ///
-    /// # Panics
-    /// Where the matrix is interleaved: the check comes before.
     pub fn check_weights(&self) -> Result<(), WeightsError> {
         for row in 0..self.rows {
             let bytes = self.row(row);
-            let blocks = bytes.chunks_exact(self.format.block_bytes());
+            let mut blocks = bytes.chunks_exact(self.format.block_bytes());
             let finite = match self.format {
                 Format::F32 => {
                     bytes.as_chunks().0.iter().fold(true, |ok, b| ok & f32::from_le_bytes(*b).is_finite())
@@ -187,20 +165,20 @@ impl<'a> Matrix<'a> {
                     .0
                     .iter()
                     .fold(true, |ok, b| ok & (u16::from_le_bytes(*b) & 0x7f80 != 0x7f80)),
-                Format::Q4_0 | Format::Q8_0 => {
-                    blocks.clone().all(|block| f16_is_finite(&[block[0], block[1]]))
+                Format::MXFP4 => blocks.clone().all(|block| block[0] <= LARGEST_EXPONENT),
+                format => {
+                    let places = f16_places(format);
+                    blocks
+                        .clone()
+                        .all(|block| places.iter().all(|&at| f16_is_finite(&[block[at], block[at + 1]])))
                 }
-                Format::Q4K => blocks.clone().all(|block| {
-                    f16_is_finite(&[block[0], block[1]]) && f16_is_finite(&[block[2], block[3]])
-                }),
-                Format::Q6K => blocks.clone().all(|block| f16_is_finite(&[block[208], block[209]])),
             };
             if !finite {
                 return Err(WeightsError::NotFinite { row });
             }
             let out_of_range =
                 |block: &[u8]| block[2..].iter().fold(false, |found, &quant| found | (quant == 0x80));
-            if self.format == Format::Q8_0 && blocks.into_iter().any(out_of_range) {
+            if self.format == Format::Q8_0 && blocks.any(out_of_range) {
                 return Err(WeightsError::OutOfRange { row });
             }
         }
@@ -214,54 +192,45 @@ impl core::fmt::Debug for Matrix<'_> {
     }
 }
 
-/// Writes the weights of matrix row `row` as f32 into `out` (`columns` values), as ggml does: Q8_0 `d * q`; Q4_0
-/// `d * (q - 8)`; Q4_K `(d * sc) * q - dmin * mn`; Q6_K `(d * sc) * (q - 32)`; each operation rounded.
+/// Writes the weights of matrix row `row` as f32 into `out` (`columns` values), the values that ggml gives: per block of 32
+/// `d * q`, and `+ m` where the format has a minimum; per block of 256 `(d * sc) * q`, and `- dmin * mn` where it has minima;
+/// each operation rounded. q and sc are the format's integers, less its offset or through its table.
 ///
 /// # Panics
-/// Where the matrix has no such row or is interleaved, or `out` is not `columns` long.
+/// Where the matrix has no such row, or `out` is not `columns` long.
 pub fn dequantise_row(matrix: Matrix<'_>, row: usize, out: &mut [f32]) {
     assert_eq!(out.len(), matrix.columns, "dequantise_row: out must hold one value per column");
-    let bytes = matrix.row(row);
-    let blocks = bytes.chunks_exact(matrix.format.block_bytes());
-    for (block, out) in blocks.zip(out.chunks_exact_mut(matrix.format.block_len())) {
-        match matrix.format {
-            Format::F32 => out[0] = read_f32(block),
-            Format::F16 => out[0] = read_f16(block),
-            Format::BF16 => out[0] = read_bf16(block),
-            Format::Q4_0 => scaled(read_f16(block), &q4_0_weights(&block[2..]), out),
-            Format::Q8_0 => {
-                let scale = read_f16(block);
-                for (value, &quant) in out.iter_mut().zip(&block[2..]) {
-                    *value = scale * f32::from(quant as i8);
+    let format = matrix.format;
+    let blocks = matrix.row(row).chunks_exact(format.block_bytes());
+    for (block, out) in blocks.zip(out.chunks_exact_mut(format.block_len())) {
+        match format.row_format() {
+            RowFormat::Float32 => {
+                out[0] = match format {
+                    Format::F32 => read_f32(block),
+                    Format::F16 => read_f16(block),
+                    _ => read_bf16(block),
                 }
             }
-            Format::Q4K => {
-                let block = Q4K(block);
-                let weights = q4_k_weights(block.quants());
-                let (scales, minima) = q4_k_scales(block.packed_scales());
-                for j in 0..8 {
-                    let scale = block.scale() * f32::from(scales[j]);
-                    let minimum = block.minimum_scale() * f32::from(minima[j]);
-                    for i in j * 32..j * 32 + 32 {
-                        out[i] = scale * f32::from(weights[i]) - minimum;
+            RowFormat::Q8 => {
+                let block = small_block(format, block);
+                for (value, weight) in out.iter_mut().zip(block.weights) {
+                    let scaled = block.scale * f32::from(weight);
+                    *value = block.minimum.map_or(scaled, |minimum| scaled + minimum);
+                }
+            }
+            RowFormat::Q8K => {
+                let block = super_block(format, block);
+                let sub_blocks = out.chunks_exact_mut(SUB).zip(block.weights.chunks_exact(SUB));
+                for (j, (out, weights)) in sub_blocks.enumerate() {
+                    let scale = block.scale * f32::from(block.scales[j]);
+                    let minimum = block.minima.map(|(scale, minima)| scale * f32::from(minima[j]));
+                    for (value, &weight) in out.iter_mut().zip(weights) {
+                        let scaled = scale * f32::from(weight);
+                        *value = minimum.map_or(scaled, |minimum| scaled - minimum);
                     }
                 }
             }
-            Format::Q6K => {
-                let block = Q6K(block);
-                let weights = q6_k_weights(block.low(), block.high());
-                for (j, &sub_scale) in block.scales().iter().enumerate() {
-                    let scale = block.scale() * f32::from(sub_scale as i8);
-                    scaled(scale, &weights[j * 16..j * 16 + 16], &mut out[j * 16..j * 16 + 16]);
-                }
-            }
         }
-    }
-}
-
-fn scaled(scale: f32, weights: &[i8], out: &mut [f32]) {
-    for (value, &weight) in out.iter_mut().zip(weights) {
-        *value = scale * f32::from(weight);
     }
 }
 

@@ -3,8 +3,8 @@
 
 use core::ops::Range;
 
-use crate::block::{Q4K, Q6K, SMALL, SUPER, q4_0_weights, q4_k_scales, q4_k_weights, q6_k_weights};
-use crate::format::Format;
+use crate::block::{SMALL, SUB, SUPER, small_block, super_block};
+use crate::format::{Format, RowFormat};
 use crate::half::{read_bf16, read_f16, read_f32};
 use crate::matrix::Matrix;
 use crate::sum::sixteen_sum;
@@ -21,50 +21,48 @@ pub(crate) fn product(matrix: Matrix<'_>, outputs: Range<usize>, rows: &[u8], co
 }
 
 /// One matrix row times one row.
-pub(crate) fn element(format: Format, weights: &[u8], row: &[u8]) -> f32 {
+fn element(format: Format, weights: &[u8], row: &[u8]) -> f32 {
     let blocks = weights.chunks_exact(format.block_bytes());
-    match format {
-        Format::F32 => floats(weights.chunks_exact(4).map(read_f32), row),
-        Format::F16 => floats(weights.chunks_exact(2).map(read_f16), row),
-        Format::BF16 => floats(weights.chunks_exact(2).map(read_bf16), row),
-        Format::Q4_0 => blocks.zip(row.chunks_exact(4 + SMALL)).fold(0.0, |acc, (block, row)| {
-            let sum = integer_dot(&q4_0_weights(&block[2..]), &row[4..]);
-            acc + (read_f16(block) * read_f32(row)) * sum as f32
-        }),
-        Format::Q8_0 => blocks.zip(row.chunks_exact(4 + SMALL)).fold(0.0, |acc, (block, row)| {
-            let weights = block[2..].iter().map(|&quant| i32::from(quant as i8));
-            let sum: i32 = weights.zip(&row[4..]).map(|(w, &x)| w * i32::from(x as i8)).sum();
-            acc + (read_f16(block) * read_f32(row)) * sum as f32
-        }),
-        Format::Q4K => blocks
+    match format.row_format() {
+        RowFormat::Float32 => match format {
+            Format::F32 => floats(blocks.map(read_f32), row),
+            Format::F16 => floats(blocks.map(read_f16), row),
+            _ => floats(blocks.map(read_bf16), row),
+        },
+        RowFormat::Q8 => blocks
+            .zip(row.chunks_exact(4 + SMALL))
+            .fold(0.0, |acc, (block, row)| acc + small_term(format, block, read_f32(row), &row[4..])),
+        RowFormat::Q8K => blocks
             .zip(row.chunks_exact(4 + SUPER))
-            .fold(0.0, |acc, (block, row)| acc + q4_k_term(&Q4K(block), read_f32(row), &row[4..])),
-        Format::Q6K => blocks
-            .zip(row.chunks_exact(4 + SUPER))
-            .fold(0.0, |acc, (block, row)| acc + q6_k_term(&Q6K(block), read_f32(row), &row[4..])),
+            .fold(0.0, |acc, (block, row)| acc + super_term(format, block, read_f32(row), &row[4..])),
     }
 }
 
-fn q4_k_term(block: &Q4K<'_>, row_scale: f32, row: &[u8]) -> f32 {
-    let weights = q4_k_weights(block.quants());
-    let (scales, minima) = q4_k_scales(block.packed_scales());
-    let (mut scaled, mut lowered) = (0i32, 0i32);
-    for j in 0..8 {
-        let row = &row[j * 32..j * 32 + 32];
-        scaled += i32::from(scales[j]) * integer_dot(&weights[j * 32..j * 32 + 32], row);
-        lowered += i32::from(minima[j]) * row.iter().map(|&x| i32::from(x as i8)).sum::<i32>();
+/// `(d * dx) * f(isum)`, and `+ (m * dx) * f(bsum)` where the format has a minimum.
+fn small_term(format: Format, block: &[u8], row_scale: f32, row: &[u8]) -> f32 {
+    let block = small_block(format, block);
+    let term = (block.scale * row_scale) * integer_dot(&block.weights, row) as f32;
+    match block.minimum {
+        Some(minimum) => term + (minimum * row_scale) * integer_sum(row) as f32,
+        None => term,
     }
-    (block.scale() * row_scale) * scaled as f32 - (block.minimum_scale() * row_scale) * lowered as f32
 }
 
-fn q6_k_term(block: &Q6K<'_>, row_scale: f32, row: &[u8]) -> f32 {
-    let weights = q6_k_weights(block.low(), block.high());
+/// `(d * dx) * f(sum sc_j * isum_j)`, and `- (dmin * dx) * f(sum mn_j * bsum_j)` where the format has minima.
+fn super_term(format: Format, block: &[u8], row_scale: f32, row: &[u8]) -> f32 {
+    let block = super_block(format, block);
     let mut scaled = 0i32;
-    for (j, &scale) in block.scales().iter().enumerate() {
-        let range = j * 16..j * 16 + 16;
-        scaled += i32::from(scale as i8) * integer_dot(&weights[range.clone()], &row[range]);
+    for (j, &scale) in block.scales.iter().enumerate() {
+        let range = j * SUB..j * SUB + SUB;
+        scaled += i32::from(scale) * integer_dot(&block.weights[range.clone()], &row[range]);
     }
-    (block.scale() * row_scale) * scaled as f32
+    let term = (block.scale * row_scale) * scaled as f32;
+    let Some((minimum_scale, minima)) = block.minima else { return term };
+    let mut lowered = 0i32;
+    for (row, minimum) in row.chunks_exact(SUB).zip(minima) {
+        lowered += i32::from(minimum) * integer_sum(row);
+    }
+    term - (minimum_scale * row_scale) * lowered as f32
 }
 
 fn floats(weights: impl Iterator<Item = f32>, row: &[u8]) -> f32 {
@@ -73,4 +71,8 @@ fn floats(weights: impl Iterator<Item = f32>, row: &[u8]) -> f32 {
 
 fn integer_dot(weights: &[i8], row: &[u8]) -> i32 {
     weights.iter().zip(row).map(|(&w, &x)| i32::from(w) * i32::from(x as i8)).sum()
+}
+
+fn integer_sum(row: &[u8]) -> i32 {
+    row.iter().map(|&x| i32::from(x as i8)).sum()
 }

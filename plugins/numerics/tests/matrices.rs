@@ -43,8 +43,12 @@ fn weights_that_no_quantiser_writes_are_refused() {
         let (places, infinity): (&[usize], &[u8]) = match format {
             Format::F32 => (&[0], &[0, 0, 0x80, 0xff]),
             Format::BF16 => (&[0], &[0x80, 0x7f]),
-            Format::F16 | Format::Q4_0 | Format::Q8_0 => (&[0], &[0, 0x7c]),
-            Format::Q4K => (&[0, 2], &[1, 0xfc]),
+            Format::F16 | Format::Q4_0 | Format::Q5_0 | Format::Q8_0 => (&[0], &[0, 0x7c]),
+            Format::IQ4NL | Format::IQ4XS => (&[0], &[0, 0xfc]),
+            Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => (&[0, 2], &[1, 0xfc]),
+            Format::Q2K => (&[80, 82], &[0, 0x7c]),
+            Format::Q3K => (&[108], &[0xff, 0x7f]),
+            Format::MXFP4 => (&[0], &[255]),
             Format::Q6K => (&[208], &[0, 0x7e]),
         };
         for place in places {
@@ -58,6 +62,23 @@ fn weights_that_no_quantiser_writes_are_refused() {
             bad[block + 33] = 0x80;
             let result = Matrix::new(format, 3, columns, &bad).unwrap().check_weights();
             assert_eq!(result, Err(WeightsError::OutOfRange { row: 2 }));
+        }
+    }
+}
+
+/// 255 means NaN; with 253 and 254 the largest value of the table is beyond f32, with 252 it is not.
+#[test]
+fn the_exponents_of_mxfp4_that_make_infinite_weights_are_refused() {
+    let mut block = [0x87u8; 17];
+    let mut weights = [0f32; 32];
+    for exponent in 0..=255 {
+        block[0] = exponent;
+        let matrix = Matrix::new(Format::MXFP4, 1, 32, &block).unwrap();
+        dequantise_row(matrix, 0, &mut weights);
+        let (finite, value) = (exponent <= 252, 12.0 * 2f64.powi(i32::from(exponent) - 128));
+        assert_eq!(matrix.check_weights().is_ok(), finite, "{exponent}");
+        if finite {
+            assert_eq!(f64::from(weights[0]), value, "{exponent}");
         }
     }
 }

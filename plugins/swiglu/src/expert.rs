@@ -23,8 +23,6 @@ struct Weights {
     rows: usize,
     columns: usize,
     bytes: Vec<u8>,
-    /// Whether the bytes are in the interleaved layout, which the products like better.
-    interleaved: bool,
 }
 
 thread_local! {
@@ -34,17 +32,14 @@ thread_local! {
 
 impl GuestExpert for LoadedExpert {
     fn load(shape: Shape, gate: Vec<u8>, up: Vec<u8>, down: Vec<u8>) -> Result<Expert, Fault> {
-        let mut expert = LoadedExpert {
-            gate: Weights::new("gate", &shape.gate, gate)?,
-            up: Weights::new("up", &shape.up, up)?,
-            down: Weights::new("down", &shape.down, down)?,
+        let expert = LoadedExpert {
+            gate: Weights::new(&shape.gate, gate),
+            up: Weights::new(&shape.up, up),
+            down: Weights::new(&shape.down, down),
         };
         expert.swiglu()?;
         for weights in [&expert.gate, &expert.up, &expert.down] {
             weights.matrix()?.check_weights().map_err(|_| Fault::MalformedWeights)?;
-        }
-        for weights in [&mut expert.gate, &mut expert.up, &mut expert.down] {
-            weights.interleave()?;
         }
         Ok(Expert::new(expert))
     }
@@ -79,33 +74,14 @@ impl LoadedExpert {
 }
 
 impl Weights {
-    fn new(name: &str, shape: &WitMatrix, bytes: Vec<u8>) -> Result<Self, Fault> {
-        let format = supported(shape.format).ok_or_else(|| {
-            Fault::Unsupported(format!("{name}: this kernel has no arithmetic for format {:?}", shape.format))
-        })?;
-        Ok(Weights {
-            format,
-            rows: shape.rows as usize,
-            columns: shape.columns as usize,
-            bytes,
-            interleaved: false,
-        })
-    }
-
-    /// Lays the bytes out anew, where their format and shape allow it.
-    fn interleave(&mut self) -> Result<(), Fault> {
-        if let Some(len) = Matrix::interleaved_bytes(self.format, self.rows, self.columns) {
-            let mut bytes = vec![0; len];
-            self.matrix()?.interleave(&mut bytes);
-            (self.bytes, self.interleaved) = (bytes, true);
-        }
-        Ok(())
+    fn new(shape: &WitMatrix, bytes: Vec<u8>) -> Self {
+        let format = format_of(shape.format);
+        Weights { format, rows: shape.rows as usize, columns: shape.columns as usize, bytes }
     }
 
     fn matrix(&self) -> Result<Matrix<'_>, Fault> {
         use kvasir_numerics::MatrixError;
-        let matrix = if self.interleaved { Matrix::interleaved } else { Matrix::new };
-        matrix(self.format, self.rows, self.columns, &self.bytes).map_err(|error| match error {
+        Matrix::new(self.format, self.rows, self.columns, &self.bytes).map_err(|error| match error {
             MatrixError::WrongLength { .. } => Fault::MalformedWeights,
             MatrixError::Dimension { .. } | MatrixError::BrokenBlocks { .. } => {
                 Fault::Unsupported(error.to_string())
@@ -124,15 +100,24 @@ fn fault_of_rows(error: RowsError) -> Fault {
     }
 }
 
-fn supported(format: WitFormat) -> Option<Format> {
-    Some(match format {
+/// The arithmetic has every format that the contract names.
+fn format_of(format: WitFormat) -> Format {
+    match format {
         WitFormat::Float32 => Format::F32,
         WitFormat::Float16 => Format::F16,
         WitFormat::Bfloat16 => Format::BF16,
         WitFormat::Q40 => Format::Q4_0,
+        WitFormat::Q41 => Format::Q4_1,
+        WitFormat::Q50 => Format::Q5_0,
+        WitFormat::Q51 => Format::Q5_1,
         WitFormat::Q80 => Format::Q8_0,
+        WitFormat::Q2K => Format::Q2K,
+        WitFormat::Q3K => Format::Q3K,
         WitFormat::Q4K => Format::Q4K,
+        WitFormat::Q5K => Format::Q5K,
         WitFormat::Q6K => Format::Q6K,
-        _ => return None,
-    })
+        WitFormat::Iq4Nl => Format::IQ4NL,
+        WitFormat::Iq4Xs => Format::IQ4XS,
+        WitFormat::Mxfp4 => Format::MXFP4,
+    }
 }

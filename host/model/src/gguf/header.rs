@@ -173,7 +173,7 @@ fn read_tensor_info<'a>(cursor: &mut Cursor<'a>, alignment: u64) -> Result<Tenso
     };
     let format = match Format::from_number(number) {
         Some(format) => EntryFormat::Known(format),
-        None => EntryFormat::Other(info.name.to_owned()),
+        None => EntryFormat::Other(format!("{} (GGUF type {number})", info.name)),
     };
     let innermost = shape.last().copied().unwrap_or(1) as u64;
     if !innermost.is_multiple_of(info.block_len) {

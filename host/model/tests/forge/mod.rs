@@ -20,7 +20,7 @@ pub const F16: u32 = 1;
 pub const Q4_0: u32 = 2;
 pub const Q8_0: u32 = 8;
 pub const Q4_K: u32 = 12;
-pub const IQ4_XS: u32 = 23;
+pub const IQ2_XXS: u32 = 16;
 pub const BF16: u32 = 30;
 
 pub const HIDDEN: u64 = 32;

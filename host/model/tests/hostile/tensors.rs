@@ -1,7 +1,7 @@
 //! Tensors that contradict the configuration, and weights that no quantiser writes.
 
 use super::Cases;
-use super::forge::{BF16, EXPERTS, HIDDEN, IQ4_XS, Q8_0, Value, WIDTH};
+use super::forge::{BF16, EXPERTS, HIDDEN, IQ2_XXS, Q8_0, Value, WIDTH};
 
 pub fn tensor_cases(cases: &mut Cases) {
     let w = "WrongShape";
@@ -80,10 +80,10 @@ pub fn tensor_cases(cases: &mut Cases) {
     cases.tensors(
         "format-without-arithmetic.gguf",
         |g| {
-            g.tensor("blk.0.ffn_down_exps.weight", &[256, 2, 2], IQ4_XS, vec![0; 4 * 136]);
+            g.tensor("blk.0.ffn_down_exps.weight", &[256, 2, 2], IQ2_XXS, vec![0; 4 * 66]);
         },
         "Unsupported",
-        &["tensor blk.0.ffn_down_exps.weight", "format IQ4_XS is not supported yet"],
+        &["tensor blk.0.ffn_down_exps.weight", "format IQ2_XXS (GGUF type 16) is not supported yet"],
     );
     cases.tensors(
         "norm-quantised.gguf",

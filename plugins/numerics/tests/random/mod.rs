@@ -60,16 +60,33 @@ pub fn weights(random: &mut Random, format: Format, rows: usize, columns: usize,
             }
             Format::F16 => put_scale(random, block, 0.5 / len.sqrt(), scales),
             Format::Q4_0 => put_scale(random, block, typical / 4.0, scales),
+            Format::Q5_0 => put_scale(random, block, typical / 8.0, scales),
+            Format::IQ4NL => put_scale(random, block, typical / 64.0, scales),
+            Format::Q4_1 | Format::Q5_1 => {
+                put_scale(random, &mut block[..2], typical / 16.0, scales);
+                put_scale(random, &mut block[2..4], typical / 2.0, scales);
+            }
+            Format::MXFP4 if scales == Scales::Usual => {
+                // 2^(e-128) of about typical / 8.
+                block[0] = (((typical / 8.0).to_bits() >> 23) as u8) + 1 - random.below(3) as u8;
+            }
+            Format::MXFP4 => block[0] = block[0].min(252),
             Format::Q8_0 => {
                 put_scale(random, &mut block[..2], typical / 64.0, scales);
                 for quant in block[2..].iter_mut().filter(|quant| **quant == 0x80) {
                     *quant = 0x81;
                 }
             }
-            Format::Q4K => {
+            Format::Q4K | Format::Q5K => {
                 put_scale(random, &mut block[..2], typical / 256.0, scales);
                 put_scale(random, &mut block[2..4], typical / 64.0, scales);
             }
+            Format::Q2K => {
+                put_scale(random, &mut block[80..82], typical / 16.0, scales);
+                put_scale(random, &mut block[82..], typical / 16.0, scales);
+            }
+            Format::Q3K => put_scale(random, &mut block[108..], typical / 64.0, scales),
+            Format::IQ4XS => put_scale(random, &mut block[..2], typical / 1024.0, scales),
             Format::Q6K => put_scale(random, &mut block[208..], typical / 1024.0, scales),
         }
     }
