@@ -29,6 +29,19 @@ mod function;
 pub mod golden;
 mod half;
 mod instruction_set;
+mod interleaved;
+#[cfg(any(
+    target_arch = "x86_64",
+    all(target_arch = "aarch64", target_endian = "little"),
+    all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd")
+))]
+mod interleaved_terms;
+#[cfg(any(
+    target_arch = "x86_64",
+    all(target_arch = "aarch64", target_endian = "little"),
+    all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd")
+))]
+mod interleaved_walk;
 mod matrix;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod neon;

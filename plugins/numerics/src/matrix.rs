@@ -20,6 +20,7 @@ pub struct Matrix<'a> {
     columns: usize,
     row_bytes: usize,
     bytes: &'a [u8],
+    interleaved: bool,
 }
 
 /// Why bytes are not a matrix of the stated shape.
@@ -112,7 +113,30 @@ impl<'a> Matrix<'a> {
         if bytes.len() != expected {
             return Err(MatrixError::WrongLength { expected, found: bytes.len() });
         }
-        Ok(Matrix { format, rows, columns, row_bytes, bytes })
+        Ok(Matrix { format, rows, columns, row_bytes, bytes, interleaved: false })
+    }
+
+    /// As [`Matrix::new`], over `expected` interleaved bytes.
+    pub(crate) fn over_interleaved(
+        format: Format,
+        rows: usize,
+        columns: usize,
+        bytes: &'a [u8],
+        expected: usize,
+    ) -> Result<Self, MatrixError> {
+        let range = 1..=MAX_DIMENSION;
+        if !range.contains(&rows) || !range.contains(&columns) {
+            return Err(MatrixError::Dimension { rows, columns });
+        }
+        if bytes.len() != expected {
+            return Err(MatrixError::WrongLength { expected, found: bytes.len() });
+        }
+        Ok(Matrix { format, rows, columns, row_bytes: expected / rows, bytes, interleaved: true })
+    }
+
+    /// Whether the bytes are in the interleaved layout, see [`Matrix::interleave`].
+    pub fn is_interleaved(&self) -> bool {
+        self.interleaved
     }
 
     /// The storage format.
@@ -140,8 +164,9 @@ impl<'a> Matrix<'a> {
         self.format.row_format()
     }
 
-    /// The bytes of matrix row `row`. Panics where there is none.
+    /// The bytes of matrix row `row`. Panics where there is none, and where the matrix is interleaved.
     pub(crate) fn row(&self, row: usize) -> &'a [u8] {
+        assert!(!self.interleaved, "an interleaved matrix has no rows of bytes");
         &self.bytes[row * self.row_bytes..][..self.row_bytes]
     }
 
@@ -151,6 +176,9 @@ impl<'a> Matrix<'a> {
     ///
     /// # Errors
     /// The first fault, with its matrix row.
+    ///
+    /// # Panics
+    /// Where the matrix is interleaved: the check comes before.
     pub fn check_weights(&self) -> Result<(), WeightsError> {
         for row in 0..self.rows {
             let bytes = self.row(row);
@@ -197,7 +225,7 @@ impl core::fmt::Debug for Matrix<'_> {
 /// each operation rounded. q and sc are the format's integers, less its offset or through its table.
 ///
 /// # Panics
-/// Where the matrix has no such row, or `out` is not `columns` long.
+/// Where the matrix has no such row or is interleaved, or `out` is not `columns` long.
 pub fn dequantise_row(matrix: Matrix<'_>, row: usize, out: &mut [f32]) {
     assert_eq!(out.len(), matrix.columns, "dequantise_row: out must hold one value per column");
     let format = matrix.format;

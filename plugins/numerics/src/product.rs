@@ -31,6 +31,9 @@ pub fn product(
         return;
     }
     match isa.0 {
+        Kind::Scalar if matrix.is_interleaved() => {
+            crate::interleaved::product_scalar(matrix, outputs, rows, count, out)
+        }
         Kind::Scalar => crate::product_scalar::product(matrix, outputs, rows, count, out),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the instruction set is the proof that this machine has AVX2 and F16C.

@@ -53,11 +53,23 @@ fn agree(
     kvasir_numerics::check_rows(row_format, columns, &rows, count).unwrap();
     let expected = run(InstructionSet::SCALAR, matrix, 0..outputs, &rows, count);
     let row_bytes = row_format.row_bytes(columns).unwrap();
+    let mut interleaved = Vec::new();
+    let interleaved = Matrix::interleaved_bytes(format, outputs, columns).map(|len| {
+        interleaved.resize(len, 0xa5);
+        matrix.interleave(&mut interleaved);
+        Matrix::interleaved(format, outputs, columns, &interleaved).unwrap()
+    });
     for isa in InstructionSet::available() {
         let context =
             format!("{format} {outputs} x {columns}, {count} rows, {isa}, {scales:?} {kind:?} seed {seed}");
         assert_eq!(run(isa, matrix, 0..outputs, &rows, count), expected, "{context}");
         let (first, last) = (outputs / 3, outputs - outputs / 4);
+        if let Some(matrix) = interleaved {
+            assert_eq!(run(isa, matrix, 0..outputs, &rows, count), expected, "{context}, interleaved");
+            let part = run(isa, matrix, first..last, &rows, count);
+            let context = format!("{context}, interleaved, outputs {first}..{last}");
+            assert_eq!(part, expected[first * count..last * count], "{context}");
+        }
         let part = run(isa, matrix, first..last, &rows, count);
         assert_eq!(part, expected[first * count..last * count], "{context}, outputs {first}..{last}");
         for (row, row_bytes) in rows.chunks_exact(row_bytes).enumerate() {
@@ -75,8 +87,18 @@ fn columns_of(format: Format, blocks: usize) -> usize {
 #[test]
 fn every_format_agrees_at_every_batch_size() {
     for format in Format::ALL {
-        for count in (1..=9).chain([16, 17, 21]) {
-            agree(count as u64, format, 11, columns_of(format, 3), count, Scales::Usual, Rows::Usual);
+        for count in (1..=20).chain([33]) {
+            for outputs in [11, 16] {
+                agree(
+                    count as u64,
+                    format,
+                    outputs,
+                    columns_of(format, 3),
+                    count,
+                    Scales::Usual,
+                    Rows::Usual,
+                );
+            }
         }
     }
 }
@@ -86,8 +108,18 @@ fn every_format_agrees_on_extremes() {
     for format in Format::ALL {
         for seed in 0..40 {
             let count = 1 + seed as usize % 6;
-            agree(seed, format, 6, columns_of(format, 2), count, Scales::Any, Rows::Extreme);
-            agree(seed + 1000, format, 6, columns_of(format, 2), count, Scales::Usual, Rows::Extreme);
+            for outputs in [6, 8] {
+                agree(seed, format, outputs, columns_of(format, 2), count, Scales::Any, Rows::Extreme);
+                agree(
+                    seed + 1000,
+                    format,
+                    outputs,
+                    columns_of(format, 2),
+                    count,
+                    Scales::Usual,
+                    Rows::Extreme,
+                );
+            }
         }
     }
 }
@@ -96,8 +128,26 @@ fn every_format_agrees_on_extremes() {
 fn long_rows_agree() {
     for format in Format::ALL {
         for blocks in [31, 32, 33, 65] {
-            agree(blocks as u64, format, 5, columns_of(format, blocks), 3, Scales::Usual, Rows::Usual);
-            agree(blocks as u64, format, 5, columns_of(format, blocks), 1, Scales::Usual, Rows::Usual);
+            for count in [1, 3] {
+                agree(
+                    blocks as u64,
+                    format,
+                    5,
+                    columns_of(format, blocks),
+                    count,
+                    Scales::Usual,
+                    Rows::Usual,
+                );
+                agree(
+                    blocks as u64,
+                    format,
+                    8,
+                    columns_of(format, blocks),
+                    count,
+                    Scales::Usual,
+                    Rows::Usual,
+                );
+            }
         }
     }
 }
@@ -129,6 +179,8 @@ fn blocks_of_the_largest_integers_do_not_saturate() {
                 }
             }
             let matrix = Matrix::new(format, 1, columns, &bytes).unwrap();
+            let eight = bytes.repeat(8);
+            let eight = Matrix::new(format, 8, columns, &eight).unwrap();
             let row_format = format.row_format();
             let mut row = vec![value; row_format.row_bytes(columns).unwrap()];
             for block in row.chunks_exact_mut(row_format.block_bytes()) {
@@ -136,8 +188,15 @@ fn blocks_of_the_largest_integers_do_not_saturate() {
             }
             let rows = row.repeat(4);
             let expected = run(InstructionSet::SCALAR, matrix, 0..1, &rows, 4);
+            let mut interleaved = vec![0; Matrix::interleaved_bytes(format, 8, columns).unwrap_or_default()];
             for isa in InstructionSet::available() {
                 assert_eq!(run(isa, matrix, 0..1, &rows, 4), expected, "{format} {weight} x {value} {isa}");
+                if !interleaved.is_empty() {
+                    eight.interleave(&mut interleaved);
+                    let matrix = Matrix::interleaved(format, 8, columns, &interleaved).unwrap();
+                    let found = run(isa, matrix, 5..6, &rows, 4);
+                    assert_eq!(found, expected, "{format} {weight} x {value} {isa}, interleaved");
+                }
                 assert_eq!(
                     run(isa, matrix, 0..1, &row, 1),
                     expected[..1],
@@ -228,9 +287,9 @@ proptest! {
     fn sets_agree(
         seed: u64,
         format in prop::sample::select(&Format::ALL[..]),
-        outputs in 1usize..14,
+        outputs in 1usize..18,
         blocks in 1usize..6,
-        count in 1usize..10,
+        count in 1usize..14,
         any: bool,
         extreme: bool,
     ) {

@@ -23,6 +23,8 @@ struct Weights {
     rows: usize,
     columns: usize,
     bytes: Vec<u8>,
+    /// Whether the bytes are in the interleaved layout, which the products like better.
+    interleaved: bool,
 }
 
 thread_local! {
@@ -32,7 +34,7 @@ thread_local! {
 
 impl GuestExpert for LoadedExpert {
     fn load(shape: Shape, gate: Vec<u8>, up: Vec<u8>, down: Vec<u8>) -> Result<Expert, Fault> {
-        let expert = LoadedExpert {
+        let mut expert = LoadedExpert {
             gate: Weights::new(&shape.gate, gate),
             up: Weights::new(&shape.up, up),
             down: Weights::new(&shape.down, down),
@@ -40,6 +42,9 @@ impl GuestExpert for LoadedExpert {
         expert.swiglu()?;
         for weights in [&expert.gate, &expert.up, &expert.down] {
             weights.matrix()?.check_weights().map_err(|_| Fault::MalformedWeights)?;
+        }
+        for weights in [&mut expert.gate, &mut expert.up, &mut expert.down] {
+            weights.interleave()?;
         }
         Ok(Expert::new(expert))
     }
@@ -76,12 +81,24 @@ impl LoadedExpert {
 impl Weights {
     fn new(shape: &WitMatrix, bytes: Vec<u8>) -> Self {
         let format = format_of(shape.format);
-        Weights { format, rows: shape.rows as usize, columns: shape.columns as usize, bytes }
+        let (rows, columns) = (shape.rows as usize, shape.columns as usize);
+        Weights { format, rows, columns, bytes, interleaved: false }
+    }
+
+    /// Lays the bytes out anew, where their format and shape allow it.
+    fn interleave(&mut self) -> Result<(), Fault> {
+        if let Some(len) = Matrix::interleaved_bytes(self.format, self.rows, self.columns) {
+            let mut bytes = vec![0; len];
+            self.matrix()?.interleave(&mut bytes);
+            (self.bytes, self.interleaved) = (bytes, true);
+        }
+        Ok(())
     }
 
     fn matrix(&self) -> Result<Matrix<'_>, Fault> {
         use kvasir_numerics::MatrixError;
-        Matrix::new(self.format, self.rows, self.columns, &self.bytes).map_err(|error| match error {
+        let matrix = if self.interleaved { Matrix::interleaved } else { Matrix::new };
+        matrix(self.format, self.rows, self.columns, &self.bytes).map_err(|error| match error {
             MatrixError::WrongLength { .. } => Fault::MalformedWeights,
             MatrixError::Dimension { .. } | MatrixError::BrokenBlocks { .. } => {
                 Fault::Unsupported(error.to_string())

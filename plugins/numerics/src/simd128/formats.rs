@@ -2,7 +2,7 @@
 //! operand, the weights, stays below 128.
 
 use super::instructions::*;
-use super::lanes::{four_f16, load_4_i32, load_8_i16, load_16, same_f16, sum_each};
+use super::lanes::{compute_now, four_f16, load_4_i32, load_8_i16, load_16, same_f16, sum_each};
 use crate::block_walk::{BlockFormat, TILE};
 use crate::slices::each;
 
@@ -342,18 +342,6 @@ fn q4_k_dots<const R: usize>(weights: &[u8; 144], rows: [&[u8; 260]; R], sub_sca
         }
     }
     scaled
-}
-
-/// Makes the sandbox's compiler compute `value` here. Cranelift computes a value as late as it can, which is after all loads of
-/// a straight piece of code; it then keeps most of what was loaded on the stack. A store is done where it stands.
-#[inline(always)]
-fn compute_now(value: v128) {
-    if cfg!(not(target_arch = "wasm32")) {
-        return;
-    }
-    let mut place = core::mem::MaybeUninit::<v128>::uninit();
-    // SAFETY: the place is there and aligned.
-    unsafe { place.as_mut_ptr().write_volatile(value) };
 }
 
 /// `scale * f(scaled) - minimum * f(lowered)`.

@@ -142,3 +142,188 @@ pub(super) fn same_f16<const N: usize>(block: &[u8; N], at: usize) -> Four {
 fn half_at<const N: usize>(block: &[u8; N], at: usize) -> u32 {
     u32::from(u16::from_le_bytes([block[at], block[at + 1]]))
 }
+
+/// Sixteen bytes, or eight i16, or four i32.
+pub(crate) type Integers = v128;
+/// Zeros.
+pub(crate) const NO_INTEGERS: Integers = i32x4(0, 0, 0, 0);
+
+/// Sixteen bytes.
+#[inline]
+pub(crate) fn load_integers(bytes: &[u8; 16]) -> Integers {
+    // SAFETY: sixteen bytes; the load needs no alignment.
+    unsafe { v128_load(bytes.as_ptr().cast()) }
+}
+
+/// Eight bytes as eight i16.
+#[inline]
+pub(crate) fn load_widened(bytes: &[u8; 8]) -> Integers {
+    // SAFETY: eight bytes; the load needs no alignment.
+    u16x8_extend_low_u8x16(unsafe { v128_load64_zero(bytes.as_ptr().cast()) })
+}
+
+/// Eight signed bytes as eight i16.
+#[inline]
+pub(crate) fn load_widened_signed(bytes: &[u8; 8]) -> Integers {
+    // SAFETY: eight bytes; the load needs no alignment.
+    i16x8_extend_low_i8x16(unsafe { v128_load64_zero(bytes.as_ptr().cast()) })
+}
+
+/// Two i16 in every pair of lanes.
+#[inline]
+pub(crate) fn same_pair(pair: &[i16; 2]) -> Integers {
+    // SAFETY: four bytes; the load needs no alignment.
+    unsafe { v128_load32_splat(pair.as_ptr().cast()) }
+}
+
+/// The low nibble of each byte.
+#[inline]
+pub(crate) fn low_nibbles(bytes: Integers) -> Integers {
+    v128_and(bytes, u8x16_splat(15))
+}
+
+/// The high nibble of each byte.
+#[inline]
+pub(crate) fn high_nibbles(bytes: Integers) -> Integers {
+    u8x16_shr(bytes, 4)
+}
+
+/// `values` turned by 0, 1, 2 and 3 of four lanes: lane i of vector t is lane (i + t) % 4.
+#[inline]
+pub(crate) fn turn_each(values: Integers) -> [Integers; 4] {
+    [
+        values,
+        i32x4_shuffle::<1, 2, 3, 0>(values, values),
+        i32x4_shuffle::<2, 3, 0, 1>(values, values),
+        i32x4_shuffle::<3, 0, 1, 2>(values, values),
+    ]
+}
+
+/// Bit by bit.
+#[inline]
+pub(crate) fn or(a: Integers, b: Integers) -> Integers {
+    v128_or(a, b)
+}
+
+/// Bits 4 and 5 of each byte.
+#[inline]
+pub(crate) fn bits_4_and_5(bytes: Integers) -> Integers {
+    v128_and(bytes, u8x16_splat(0x30))
+}
+
+/// By 16-bit lanes, so that bits cross from byte to byte.
+#[inline]
+pub(crate) fn shift_left_4(values: Integers) -> Integers {
+    u16x8_shl(values, 4)
+}
+
+/// By 16-bit lanes, so that bits cross from byte to byte.
+#[inline]
+pub(crate) fn shift_left_2(values: Integers) -> Integers {
+    u16x8_shl(values, 2)
+}
+
+/// By 16-bit lanes, so that bits cross from byte to byte.
+#[inline]
+pub(crate) fn shift_right_2(values: Integers) -> Integers {
+    u16x8_shr(values, 2)
+}
+
+/// Each of four i32, times 32.
+#[inline]
+pub(crate) fn times_32(values: Integers) -> Integers {
+    i32x4_shl(values, 5)
+}
+
+/// Lane by lane, of four i32.
+#[inline]
+pub(crate) fn sub_i32(a: Integers, b: Integers) -> Integers {
+    i32x4_sub(a, b)
+}
+
+/// Products of bytes (weights 0..=127), pairs added: eight i16.
+#[inline]
+pub(crate) fn dot_bytes(weights: Integers, values: Integers) -> Integers {
+    i16x8_relaxed_dot_i8x16_i7x16(values, weights)
+}
+
+/// Lane by lane, of eight i16.
+#[inline]
+pub(crate) fn add_i16(a: Integers, b: Integers) -> Integers {
+    i16x8_add(a, b)
+}
+
+/// Lane by lane, of four i32.
+#[inline]
+pub(crate) fn add_i32(a: Integers, b: Integers) -> Integers {
+    i32x4_add(a, b)
+}
+
+/// Products of eight i16, pairs added: four i32.
+#[inline]
+pub(crate) fn dot_i16(a: Integers, b: Integers) -> Integers {
+    i32x4_dot_i16x8(a, b)
+}
+
+/// The lower four of eight i16, each twice.
+#[inline]
+pub(crate) fn lower_twice(values: Integers) -> Integers {
+    i16x8_shuffle::<0, 0, 1, 1, 2, 2, 3, 3>(values, values)
+}
+
+/// The upper four of eight i16, each twice.
+#[inline]
+pub(crate) fn upper_twice(values: Integers) -> Integers {
+    i16x8_shuffle::<4, 4, 5, 5, 6, 6, 7, 7>(values, values)
+}
+
+/// Lanes 0, 2, 4 and 6 of eight i16, each twice.
+#[inline]
+pub(crate) fn even_twice(values: Integers) -> Integers {
+    i16x8_shuffle::<0, 0, 2, 2, 4, 4, 6, 6>(values, values)
+}
+
+/// Lanes 1, 3, 5 and 7 of eight i16, each twice.
+#[inline]
+pub(crate) fn odd_twice(values: Integers) -> Integers {
+    i16x8_shuffle::<1, 1, 3, 3, 5, 5, 7, 7>(values, values)
+}
+
+/// Four i32 as f32.
+#[inline]
+pub(crate) fn to_floats(values: Integers) -> Four {
+    f32x4_convert_i32x4(values)
+}
+
+/// Lane by lane.
+#[inline]
+pub(crate) fn mul_4(a: Four, b: Four) -> Four {
+    f32x4_mul(a, b)
+}
+
+/// Lane by lane.
+#[inline]
+pub(crate) fn sub_4(a: Four, b: Four) -> Four {
+    f32x4_sub(a, b)
+}
+
+/// Four zeros.
+pub(crate) const NO_FLOATS: Four = f32x4(0.0, 0.0, 0.0, 0.0);
+
+/// The same bits.
+#[inline]
+pub(crate) fn as_floats(values: Integers) -> Four {
+    values
+}
+
+/// Makes the sandbox's compiler compute `value` here. Cranelift computes a value as late as it can, which is after all loads of
+/// a straight piece of code; it then keeps most of what was loaded on the stack. A store is done where it stands.
+#[inline(always)]
+pub(crate) fn compute_now(value: v128) {
+    if cfg!(not(target_arch = "wasm32")) {
+        return;
+    }
+    let mut place = core::mem::MaybeUninit::<v128>::uninit();
+    // SAFETY: the place is there and aligned.
+    unsafe { place.as_mut_ptr().write_volatile(value) };
+}

@@ -17,10 +17,18 @@ use crate::format::Format;
 use crate::matrix::Matrix;
 #[cfg(target_arch = "aarch64")]
 use crate::neon as instructions;
-use crate::{block_walk, float_walk, product_scalar};
+use crate::{block_walk, float_walk, interleaved_terms, interleaved_walk, product_scalar};
 
 /// As [`crate::product()`], whose checks have been made.
 pub(crate) fn product(matrix: Matrix<'_>, outputs: Range<usize>, rows: &[u8], count: usize, out: &mut [f32]) {
+    if matrix.is_interleaved() {
+        return match matrix.format() {
+            Format::Q4K => {
+                interleaved_walk::product::<interleaved_terms::Q4K>(matrix, outputs, rows, count, out)
+            }
+            _ => interleaved_walk::product::<interleaved_terms::Q6K>(matrix, outputs, rows, count, out),
+        };
+    }
     match matrix.format() {
         Format::F32 => float_walk::product::<floats::F32>(matrix, outputs, rows, count, out),
         Format::F16 => float_walk::product::<floats::F16>(matrix, outputs, rows, count, out),
