@@ -17,6 +17,8 @@ use crate::{BufferKind, CheckedShader, ShaderError, ShaderLimits, check, confine
 pub fn run(path: &Path) -> Result<(Value, bool)> {
     confine::memory(confine::CHECK_MEMORY_BYTES).context("cannot limit this process's memory")?;
     confine::processor_time(confine::CHECK_SECONDS).context("cannot limit this process's time")?;
+    // A panic of the compiler becomes part of the report; its own words on standard error would only frighten.
+    std::panic::set_hook(Box::new(|_| {}));
     let limits = ShaderLimits::default();
     let mut bytes = Vec::new();
     File::open(path)
@@ -34,6 +36,13 @@ pub fn run(path: &Path) -> Result<(Value, bool)> {
         Ok(shader) => (accepted(&shader), true),
         Err(error) => (refused(&error), false),
     })
+}
+
+/// Most bytes that this process ever had resident; null where the system does not tell.
+fn peak_memory_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().strip_suffix("kB")?;
+    Some(kibibytes.trim().parse::<u64>().ok()? << 10)
 }
 
 fn accepted(shader: &CheckedShader) -> Value {
@@ -60,9 +69,13 @@ fn accepted(shader: &CheckedShader) -> Value {
             json!({"binding": buffer.binding, "name": buffer.name, "kind": kind, "least_bytes": buffer.least_bytes})
         })
         .collect();
-    json!({"accepted": true, "entry_points": entry_points, "buffers": buffers})
+    json!({
+        "accepted": true, "entry_points": entry_points, "buffers": buffers, "peak_memory_bytes": peak_memory_bytes(),
+    })
 }
 
 fn refused(error: &ShaderError) -> Value {
-    json!({"accepted": false, "error": error.code(), "message": error.to_string()})
+    json!({
+        "accepted": false, "error": error.code(), "message": error.to_string(), "peak_memory_bytes": peak_memory_bytes(),
+    })
 }

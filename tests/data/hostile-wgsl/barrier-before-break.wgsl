@@ -1,0 +1,13 @@
+// [row 29] refused barrier: in the first turn all arrive, in the second some have left.
+
+@group(0) @binding(3) var<storage, read_write> out: array<u32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
+    for (var i = 0u; i < 8u; i++) {
+        workgroupBarrier();
+        if i > lane.x {
+            break;
+        }
+    }
+}

@@ -1,0 +1,14 @@
+// [row 29] refused barrier: the condition went through a variable.
+
+@group(0) @binding(3) var<storage, read_write> out: array<u32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
+    var enter = false;
+    if lane.x < 3u {
+        enter = true;
+    }
+    if enter {
+        workgroupBarrier();
+    }
+}

@@ -1,0 +1,14 @@
+// [row 29] refused barrier: the barrier hides in a function.
+
+@group(0) @binding(3) var<storage, read_write> out: array<u32>;
+
+fn helper() {
+    workgroupBarrier();
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
+    if lane.x < 2u {
+        helper();
+    }
+}

@@ -1,0 +1,10 @@
+// [row 29] refused barrier: the buffer that says how often may be written by other invocations.
+
+@group(0) @binding(3) var<storage, read_write> out: array<u32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
+    for (var i = 0u; i < out[0]; i++) {
+        workgroupBarrier();
+    }
+}

@@ -1,0 +1,8 @@
+// [contract] accepted: wgpu checks divisors at run time.
+
+@group(0) @binding(3) var<storage, read_write> out: array<u32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
+    out[lane.x] = lane.x / (lane.y * 0u);
+}

@@ -1,0 +1,4 @@
+// [contract] refused no-entry-point: nothing to run.
+
+fn main() {
+}

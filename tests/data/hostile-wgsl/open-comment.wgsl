@@ -1,0 +1,7 @@
+// [contract] refused open-comment: it is never closed.
+
+@compute @workgroup_size(1)
+fn main(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
+}
+
+/* /* */

@@ -1,0 +1,10 @@
+// [contract] refused not-allowed: as above.
+
+@group(0) @binding(1) var filter_of_it: sampler;
+
+@group(0) @binding(3) var<storage, read_write> out: array<u32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
+    out[0] = 1u;
+}
