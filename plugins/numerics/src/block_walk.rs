@@ -12,7 +12,7 @@ use crate::slices::{each, lines, pick};
 /// Elements in a tile.
 pub(crate) const TILE: usize = 4;
 /// Most rows that are prepared together.
-const GROUP: usize = 16;
+pub(crate) const GROUP: usize = 16;
 /// Blocks of rows that are prepared together. A matrix row is walked whole where it fits, since the memory likes one ascending
 /// stream; where it does not, the accumulators rest in the output between two chunks, as f32 without loss.
 const PLACES: usize = 1024;
@@ -27,6 +27,8 @@ pub(crate) trait BlockFormat {
     type Sums: Copy;
     /// Whether unpacking weights costs so much that several rows should share it.
     const ROWS_TOGETHER: bool;
+    /// From how many rows on they do. Rows together walk a long matrix row in pieces, which memory likes less.
+    const ROWS_TOGETHER_FROM: usize = 2;
     /// A placeholder.
     const NO_SUMS: Self::Sums;
 
@@ -55,6 +57,44 @@ pub(crate) trait BlockFormat {
         sums: &[Self::Sums; TILE],
         scales: Four,
     ) -> Four;
+
+    /// `acc` and the terms of one output's blocks for R rows, added block by block. Scales and sums are those of a group of
+    /// rows, of which the first here is `first`. A set with more features than the walk is compiled for has its own loop.
+    ///
+    /// # Safety
+    /// The instruction set's features.
+    #[inline]
+    unsafe fn add_rows<const R: usize>(
+        acc: Four,
+        weights: &[Self::Weights],
+        rows: [&[Self::Row]; R],
+        prepared: (&[[f32; GROUP]], &[[Self::Sums; GROUP]]),
+        first: usize,
+    ) -> Four
+    where
+        Self: Sized,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { add_rows::<Self, R>(acc, weights, rows, prepared, first) }
+    }
+
+    /// `acc` and the terms of one output's blocks for one row, added block by block; with the blocks' scales and sums.
+    ///
+    /// # Safety
+    /// The instruction set's features.
+    #[inline]
+    unsafe fn add_blocks(
+        acc: f32,
+        weights: &[Self::Weights],
+        row: &[Self::Row],
+        prepared: (&[f32], &[Self::Sums]),
+    ) -> f32
+    where
+        Self: Sized,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { add_blocks::<Self>(acc, weights, row, prepared) }
+    }
 }
 
 /// Scales and sums of the blocks of a group of rows: at `block * GROUP + row` for formats whose rows go together, else at
@@ -79,7 +119,7 @@ pub(crate) fn product<F: BlockFormat>(
     let weights = &weights[outputs.start * per_row..outputs.end * per_row];
     let mut prepared = Prepared::<F> { scales: [0.0; PLACES], sums: [F::NO_SUMS; PLACES] };
     out.fill(0.0);
-    let together = F::ROWS_TOGETHER && count > 1;
+    let together = F::ROWS_TOGETHER && count >= F::ROWS_TOGETHER_FROM;
     let chunk = per_row.min(if together { PLACES / GROUP } else { PLACES });
     let group = if together { GROUP } else { GROUP.min(PLACES / chunk) };
     for first_row in (0..count).step_by(group) {
@@ -132,7 +172,9 @@ impl<F: BlockFormat> Walk<'_, F> {
             for (row, (row_blocks, out)) in rows.chunks_exact(self.per_row).zip(out).enumerate() {
                 let scales = &self.prepared.scales[row * self.chunk..];
                 let sums = &self.prepared.sums[row * self.chunk..];
-                *out = add_blocks::<F>(*out, weights, &row_blocks[self.blocks.clone()], scales, sums);
+                let row_blocks = &row_blocks[self.blocks.clone()];
+                // SAFETY: whoever chose the format's instruction set has its features.
+                *out = unsafe { F::add_blocks(*out, weights, row_blocks, (scales, sums)) };
             }
         }
     }
@@ -175,19 +217,32 @@ impl<F: BlockFormat> Walk<'_, F> {
             (self.prepared.scales.as_chunks::<GROUP>().0, self.prepared.sums.as_chunks::<GROUP>().0);
         let mut acc = [0f32; TILE];
         acc[..R].copy_from_slice(&out[..R]);
-        let mut acc = load_4_f32(&acc);
-        for (block, ((weights, scales), sums)) in weights.iter().zip(scales).zip(sums).enumerate() {
-            let scales = load_4_f32(tile_at(scales, first));
-            // SAFETY: this function has the features.
-            let terms =
-                unsafe { F::term_of_rows::<R>(weights, pick(rows, block), tile_at(sums, first), scales) };
-            acc = add_4(acc, terms);
-        }
+        // SAFETY: whoever chose the format's instruction set has its features.
+        let acc = unsafe { F::add_rows::<R>(load_4_f32(&acc), weights, rows, (scales, sums), first) };
         out[..R].copy_from_slice(&to_array(acc)[..R]);
     }
 }
 
-/// `acc` and the terms of the blocks, four of which are made at a time and added one by one.
+/// As [`BlockFormat::add_rows`].
+#[inline]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,f16c"))]
+fn add_rows<F: BlockFormat, const R: usize>(
+    mut acc: Four,
+    weights: &[F::Weights],
+    rows: [&[F::Row]; R],
+    (scales, sums): (&[[f32; GROUP]], &[[F::Sums; GROUP]]),
+    first: usize,
+) -> Four {
+    for (block, ((weights, scales), sums)) in weights.iter().zip(scales).zip(sums).enumerate() {
+        let scales = load_4_f32(tile_at(scales, first));
+        // SAFETY: this function has the features.
+        let terms = unsafe { F::term_of_rows::<R>(weights, pick(rows, block), tile_at(sums, first), scales) };
+        acc = add_4(acc, terms);
+    }
+    acc
+}
+
+/// As [`BlockFormat::add_blocks`]: the terms of four blocks are made at a time and added one by one.
 #[cfg_attr(target_arch = "x86_64", inline)]
 #[cfg_attr(not(target_arch = "x86_64"), inline(never))]
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,f16c"))]
@@ -195,8 +250,7 @@ fn add_blocks<F: BlockFormat>(
     mut acc: f32,
     weights: &[F::Weights],
     row: &[F::Row],
-    scales: &[f32],
-    sums: &[F::Sums],
+    (scales, sums): (&[f32], &[F::Sums]),
 ) -> f32 {
     let (tiles, rest) = weights.as_chunks::<TILE>();
     let (row_tiles, row_rest) = row.as_chunks::<TILE>();
@@ -219,6 +273,6 @@ fn add_blocks<F: BlockFormat>(
 
 /// The tile that starts at row `first`, a multiple of `TILE` below `GROUP`.
 #[inline(always)]
-fn tile_at<T>(group: &[T; GROUP], first: usize) -> &[T; TILE] {
+pub(crate) fn tile_at<T>(group: &[T; GROUP], first: usize) -> &[T; TILE] {
     &group.as_chunks::<TILE>().0[first / TILE]
 }

@@ -10,6 +10,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod block;
 #[cfg(any(
     target_arch = "x86_64",
@@ -90,7 +92,7 @@ pub use swiglu::{Swiglu, SwigluError, swiglu};
 
 /// Calls an `#[inline(always)]` function, compiled for the instructions that `isa` proves. The code is the same for every
 /// set and the compiler neither reorders nor fuses float operations, so the bits are the same too; with AVX2 it uses
-/// vectors of eight.
+/// vectors of eight, with AVX-512 of sixteen.
 macro_rules! with_instructions {
     ($isa:expr, $function:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?) => {
         match $isa.0 {
@@ -103,6 +105,15 @@ macro_rules! with_instructions {
                 }
                 // SAFETY: the instruction set is the proof that this machine has AVX2.
                 unsafe { with_avx2($($argument),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            $crate::instruction_set::Kind::Avx512 => {
+                #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl")]
+                fn with_avx512($($argument: $type),*) $(-> $result)? {
+                    $function($($argument),*)
+                }
+                // SAFETY: the instruction set is the proof that this machine has these.
+                unsafe { with_avx512($($argument),*) }
             }
             // Every aarch64 processor has NEON, and the compiler uses it everywhere.
             #[cfg(all(target_arch = "aarch64", target_endian = "little"))]

@@ -38,6 +38,9 @@ pub fn product(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the instruction set is the proof that this machine has AVX2 and F16C.
         Kind::Avx2 => unsafe { crate::avx2::product(matrix, outputs, rows, count, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the instruction set is the proof that this machine has AVX2, F16C and the features of AVX-512.
+        Kind::Avx512 => unsafe { crate::avx512::product(matrix, outputs, rows, count, out) },
         #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
         Kind::Neon => crate::simd128::product(matrix, outputs, rows, count, out),
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd"))]

@@ -10,14 +10,15 @@ use crate::block_walk::{BlockFormat, TILE};
 use crate::slices::each;
 
 /// Q4_0: `isum = sum q x - 8 sum x`.
-pub(super) struct Q4_0;
+pub(crate) struct Q4_0;
 
 impl BlockFormat for Q4_0 {
     type Weights = [u8; 18];
     type Row = [u8; 36];
     /// Eight times the sum of the row's integers.
     type Sums = i32;
-    const ROWS_TOGETHER: bool = false;
+    const ROWS_TOGETHER: bool = true;
+    const ROWS_TOGETHER_FROM: usize = 8;
     const NO_SUMS: i32 = 0;
 
     fn weights(bytes: &[u8]) -> &[[u8; 18]] {
@@ -67,13 +68,14 @@ impl BlockFormat for Q4_0 {
 }
 
 /// Q8_0: magnitudes of the weights times rows with the weights' signs.
-pub(super) struct Q8_0;
+pub(crate) struct Q8_0;
 
 impl BlockFormat for Q8_0 {
     type Weights = [u8; 34];
     type Row = [u8; 36];
     type Sums = ();
-    const ROWS_TOGETHER: bool = false;
+    const ROWS_TOGETHER: bool = true;
+    const ROWS_TOGETHER_FROM: usize = 8;
     const NO_SUMS: () = ();
 
     fn weights(bytes: &[u8]) -> &[[u8; 34]] {
@@ -121,7 +123,7 @@ impl BlockFormat for Q8_0 {
 }
 
 /// Q4_K.
-pub(super) struct Q4K;
+pub(crate) struct Q4K;
 
 impl BlockFormat for Q4K {
     type Weights = [u8; 144];
@@ -186,7 +188,7 @@ impl BlockFormat for Q4K {
 }
 
 /// Q6_K: `sum sc_j (sum u x - 32 sum x)`, u = 0..=63 as stored.
-pub(super) struct Q6K;
+pub(crate) struct Q6K;
 
 impl BlockFormat for Q6K {
     type Weights = [u8; 210];
@@ -346,30 +348,8 @@ fn q6_k_dots<const R: usize>(
         let centre = _mm256_slli_epi32::<5>(_mm256_madd_epi16(sub_scales, load_16_i16(sums)));
         *scaled = _mm256_sub_epi32(*scaled, centre);
     }
-    let (four, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
     for half in 0..2 {
-        let first = load_32(&weights[64 * half..]);
-        let second = load_32(&weights[64 * half + 32..]);
-        let high = load_32(&weights[128 + 32 * half..]);
-        let quants = [
-            _mm256_or_si256(
-                _mm256_and_si256(first, four),
-                _mm256_and_si256(_mm256_slli_epi16::<4>(high), two),
-            ),
-            _mm256_or_si256(
-                _mm256_and_si256(second, four),
-                _mm256_and_si256(_mm256_slli_epi16::<2>(high), two),
-            ),
-            _mm256_or_si256(
-                _mm256_and_si256(_mm256_srli_epi16::<4>(first), four),
-                _mm256_and_si256(high, two),
-            ),
-            _mm256_or_si256(
-                _mm256_and_si256(_mm256_srli_epi16::<4>(second), four),
-                _mm256_and_si256(_mm256_srli_epi16::<2>(high), two),
-            ),
-        ];
-        for (quarter, quants) in quants.into_iter().enumerate() {
+        for (quarter, quants) in q6_k_quants(weights, half).into_iter().enumerate() {
             let scale = _mm256_shuffle_epi8(sub_scales, load_32(&SPREAD[4 * half + quarter]));
             for (scaled, row) in scaled.iter_mut().zip(rows) {
                 let dot = _mm256_maddubs_epi16(quants, load_32(&row[4 + 128 * half + 32 * quarter..]));
@@ -387,4 +367,23 @@ fn first_of_tile<const R: usize>(vectors: [__m256i; R]) -> [__m256i; TILE] {
     let mut tile = [_mm256_setzero_si256(); TILE];
     tile[..R].copy_from_slice(&vectors);
     tile
+}
+
+/// Quants 128 `half` to 128 `half` + 127 in column order, 0..=63.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn q6_k_quants(weights: &[u8; 210], half: usize) -> [__m256i; 4] {
+    let (four, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
+    let first = load_32(&weights[64 * half..]);
+    let second = load_32(&weights[64 * half + 32..]);
+    let high = load_32(&weights[128 + 32 * half..]);
+    [
+        _mm256_or_si256(_mm256_and_si256(first, four), _mm256_and_si256(_mm256_slli_epi16::<4>(high), two)),
+        _mm256_or_si256(_mm256_and_si256(second, four), _mm256_and_si256(_mm256_slli_epi16::<2>(high), two)),
+        _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16::<4>(first), four), _mm256_and_si256(high, two)),
+        _mm256_or_si256(
+            _mm256_and_si256(_mm256_srli_epi16::<4>(second), four),
+            _mm256_and_si256(_mm256_srli_epi16::<2>(high), two),
+        ),
+    ]
 }

@@ -19,7 +19,7 @@ pub(crate) const FLOAT_TILE: usize = 4;
 /// The first 32 bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn load_32(bytes: &[u8]) -> __m256i {
+pub(crate) fn load_32(bytes: &[u8]) -> __m256i {
     assert!(bytes.len() >= 32);
     // SAFETY: 32 bytes are there; the load needs no alignment.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
@@ -28,7 +28,7 @@ pub(super) fn load_32(bytes: &[u8]) -> __m256i {
 /// The first 16 bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn load_16(bytes: &[u8]) -> __m128i {
+pub(crate) fn load_16(bytes: &[u8]) -> __m128i {
     assert!(bytes.len() >= 16);
     // SAFETY: 16 bytes are there; the load needs no alignment.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
@@ -37,7 +37,7 @@ pub(super) fn load_16(bytes: &[u8]) -> __m128i {
 /// Eight i16.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn load_8_i16(values: &[i16; 8]) -> __m128i {
+pub(crate) fn load_8_i16(values: &[i16; 8]) -> __m128i {
     // SAFETY: sixteen bytes; the load needs no alignment.
     unsafe { _mm_loadu_si128(values.as_ptr().cast()) }
 }
@@ -45,7 +45,7 @@ pub(super) fn load_8_i16(values: &[i16; 8]) -> __m128i {
 /// Sixteen i16.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn load_16_i16(values: &[i16; 16]) -> __m256i {
+pub(crate) fn load_16_i16(values: &[i16; 16]) -> __m256i {
     // SAFETY: 32 bytes; the load needs no alignment.
     unsafe { _mm256_loadu_si256(values.as_ptr().cast()) }
 }
@@ -61,7 +61,7 @@ pub(crate) fn load_4_f32(values: &[f32; 4]) -> __m128 {
 /// Four i32.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn load_4_i32(values: &[i32; 4]) -> __m128i {
+pub(crate) fn load_4_i32(values: &[i32; 4]) -> __m128i {
     // SAFETY: sixteen bytes; the load needs no alignment.
     unsafe { _mm_loadu_si128(values.as_ptr().cast()) }
 }
@@ -79,7 +79,7 @@ pub(crate) fn to_array(values: __m128) -> [f32; 4] {
 /// Lane i holds the sum of the eight lanes of vector i.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn sum_each(vectors: [__m256i; 4]) -> __m128i {
+pub(crate) fn sum_each(vectors: [__m256i; 4]) -> __m128i {
     let [a, b, c, d] = vectors;
     let pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
     _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs))
@@ -88,7 +88,7 @@ pub(super) fn sum_each(vectors: [__m256i; 4]) -> __m128i {
 /// Lane i holds the sum of the four lanes of vector i.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn sum_each_128(vectors: [__m128i; 4]) -> __m128i {
+pub(crate) fn sum_each_128(vectors: [__m128i; 4]) -> __m128i {
     let [a, b, c, d] = vectors;
     _mm_hadd_epi32(_mm_hadd_epi32(a, b), _mm_hadd_epi32(c, d))
 }
@@ -96,7 +96,7 @@ pub(super) fn sum_each_128(vectors: [__m128i; 4]) -> __m128i {
 /// The f16 at byte `at` of each of four blocks, widened.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn four_f16<const N: usize>(blocks: [&[u8; N]; 4], at: usize) -> __m128 {
+pub(crate) fn four_f16<const N: usize>(blocks: [&[u8; N]; 4], at: usize) -> __m128 {
     let mut bits = 0;
     for (lane, block) in blocks.into_iter().enumerate() {
         bits |= u64::from(u16::from_le_bytes([block[at], block[at + 1]])) << (16 * lane);
@@ -107,7 +107,7 @@ pub(super) fn four_f16<const N: usize>(blocks: [&[u8; N]; 4], at: usize) -> __m1
 /// The f16 at the start of `bytes`, widened, in every lane.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn same_f16(bytes: &[u8]) -> __m128 {
+pub(crate) fn same_f16(bytes: &[u8]) -> __m128 {
     _mm_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes([bytes[0], bytes[1]])))
 }
 

@@ -2,11 +2,11 @@
 //! float sums keep the definition's. No fused multiply-add: the feature is not enabled here.
 
 mod floats;
-mod formats;
+pub(crate) mod formats;
 pub(crate) mod lanes;
 mod small_blocks;
 mod super_blocks;
-mod unpack;
+pub(crate) mod unpack;
 
 use core::ops::Range;
 

@@ -16,7 +16,7 @@ impl BlockFormat for Q4_0 {
     type Row = [u8; 36];
     /// Eight times the sum of the row's integers.
     type Sums = i32;
-    const ROWS_TOGETHER: bool = false;
+    const ROWS_TOGETHER: bool = true;
     const NO_SUMS: i32 = 0;
 
     fn weights(bytes: &[u8]) -> &[[u8; 18]] {
@@ -69,7 +69,7 @@ impl BlockFormat for Q8_0 {
     type Weights = [u8; 34];
     type Row = [u8; 36];
     type Sums = ();
-    const ROWS_TOGETHER: bool = false;
+    const ROWS_TOGETHER: bool = true;
     const NO_SUMS: () = ();
 
     fn weights(bytes: &[u8]) -> &[[u8; 34]] {
