@@ -2,14 +2,15 @@
 //!
 //! Backbone and worker compute experts through this crate alone, which is why moving an expert moves no bit:
 //! [`ExpertRunner`] holds experts in kernel instances and evaluates requests, [`combine`] is the only definition of the
-//! sum, [`LocalExperts`] answers a backbone's calls from a model on this machine, [`conformance`] proves a plugin on its
-//! own golden vectors. It has no network and knows no layers beside their numbers.
+//! sum, [`LocalExperts`] answers a backbone's calls from a model on this machine, [`conformance()`] proves a plugin on its
+//! own golden vectors, [`measure`] times it all. It has no network and knows no layers beside their numbers.
 #![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
 
 mod conformance;
 mod error;
 mod lane;
 mod local;
+pub mod measure;
 mod request;
 mod runner;
 
@@ -20,7 +21,7 @@ pub use kvasir_gpu::{
     Adapter, AdapterChoice, Deadlines, FailureHistory, FailureKind, GpuError, GpuOptions, MemoryHistory,
 };
 pub use kvasir_model::{ExpertIndex, LayerIndex};
-pub use kvasir_numerics::{RowFormat, Swiglu};
+pub use kvasir_numerics::{Format, InstructionSet, RowFormat, Swiglu};
 pub use kvasir_plugin::VerifiedPlugin;
 pub use kvasir_sandbox::{KernelLimits, SandboxError};
 pub use local::LocalExperts;

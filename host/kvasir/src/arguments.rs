@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kvasir_operate as operate;
 
+use crate::bench_arguments::BenchCommand;
+
 /// A mixture-of-experts model on whatever hardware turns up.
 #[derive(Parser)]
 #[command(
@@ -66,8 +68,10 @@ Examples:
   kvasir demo --rtt 13ms --remote-layers 0,1
   kvasir demo --flip-bit            negative control: one worker flips one bit of one result, and it is noticed")]
     Demo(DemoArguments),
-    /// Measure tokens per second of prefill and decode on a model.
-    #[command(after_help = "Example:\n  kvasir bench --prompt-tokens 512 --tokens 128 --threads 2")]
+    /// Measure tokens per second of prefill and decode on a model; or the experts alone.
+    #[command(
+        after_help = "Examples:\n  kvasir bench --prompt-tokens 512 --tokens 128 --threads 2\n  kvasir bench kernels"
+    )]
     Bench(BenchArguments),
     /// Show what a model file holds: shape, formats, digest.
     #[command(after_help = "Example:\n  kvasir inspect models/atlas/atlas-q4_k_m.gguf")]
@@ -306,6 +310,8 @@ pub struct DemoArguments {
 
 #[derive(Args)]
 pub struct BenchArguments {
+    #[command(subcommand)]
+    pub experts: Option<BenchCommand>,
     #[command(flatten)]
     pub compute: ComputeArguments,
     /// Tokens of the prefill.

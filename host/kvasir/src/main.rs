@@ -4,18 +4,23 @@
 //! standard output went away before everything was said (nothing is on standard error; a worker goes on instead).
 
 mod arguments;
+mod bench_arguments;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use kvasir_operate as operate;
 use kvasir_operate::output::{self, ReaderGone};
 
 use crate::arguments::{Command, CommandLine, KeyCommand, PluginCommand};
+use crate::bench_arguments::BenchCommand;
 
 fn main() -> ExitCode {
-    let line = match CommandLine::try_parse() {
+    let line = match CommandLine::command().try_get_matches().and_then(|found| {
+        bench_arguments::check_place(&found)?;
+        CommandLine::from_arg_matches(&found)
+    }) {
         Ok(line) => line,
         Err(said) => return help_or_complaint(&said),
     };
@@ -52,7 +57,15 @@ fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
         Command::Run(options) => operate::run::command(&settings, &options.try_into()?, line.json)?,
         Command::Worker(options) => operate::serve_worker::command(&settings, &options.into(), line.json)?,
         Command::Demo(options) => return operate::demo::command(&options.try_into()?, line.json),
-        Command::Bench(options) => operate::bench::command(&settings, &options.into(), line.json)?,
+        Command::Bench(options) => match &options.experts {
+            None => operate::bench::command(&settings, &options.into(), line.json)?,
+            Some(BenchCommand::Kernels(options)) => {
+                operate::bench::kernels::command(&settings, &options.into(), line.json)?;
+            }
+            Some(BenchCommand::Layer(options)) => {
+                operate::bench::layer::command(&settings, &options.into(), line.json)?;
+            }
+        },
         Command::Inspect { model } => operate::inspect::command(&settings, model.as_deref(), line.json)?,
         Command::Key(KeyCommand::New { path }) => operate::key_file::command_new(path, line.json)?,
         Command::Key(KeyCommand::Show { path }) => operate::key_file::command_show(path, line.json)?,

@@ -1,9 +1,18 @@
 //! `kvasir bench`: tokens per second of prefill and decode, through the sandboxed kernel as in `kvasir run`.
+//!
+//! The experts alone are measured by [`kernels`] and [`layer`].
+
+pub mod contestant;
+pub mod kernels;
+pub mod layer;
+pub mod memory_read;
+mod table;
 
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use kvasir_backbone::{Feed, Wanted, greedy};
+pub use kvasir_experts::Format;
 use kvasir_model::TokenId;
 use serde_json::{Value, json};
 
@@ -11,6 +20,9 @@ use crate::local::{ComputeOptions, Local};
 use crate::output;
 use crate::progress::Spinner;
 use crate::settings::Settings;
+
+/// Every format that experts may have.
+pub const FORMATS: &[Format] = &Format::ALL;
 
 /// What `kvasir bench` may be told.
 pub struct BenchOptions {
