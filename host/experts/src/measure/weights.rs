@@ -130,15 +130,28 @@ pub fn random_matrix(random: &mut Random, format: Format, rows: usize, columns: 
             Format::F32 => block.copy_from_slice(&(random.signed() * size).to_le_bytes()),
             Format::BF16 => block.copy_from_slice(&(random.signed() * size).to_le_bytes()[2..]),
             Format::F16 => put_half(block, random.signed() * size),
-            Format::Q4_0 => put_half(&mut block[..2], size / 8.0),
+            Format::Q4_0 | Format::Q5_0 => put_half(&mut block[..2], size / 8.0),
+            Format::IQ4NL => put_half(&mut block[..2], size / 64.0),
+            Format::Q4_1 | Format::Q5_1 => {
+                put_half(&mut block[..2], size / 16.0);
+                put_half(&mut block[2..4], -size);
+            }
+            // 2^(e - 128): the exponent of an f32 is e - 127.
+            Format::MXFP4 => block[0] = ((size / 8.0).to_bits() >> 23) as u8,
             Format::Q8_0 => {
                 put_half(&mut block[..2], size / 128.0);
                 block[2..].iter_mut().filter(|quant| **quant == 0x80).for_each(|quant| *quant = 0x81);
             }
-            Format::Q4K => {
+            Format::Q4K | Format::Q5K => {
                 put_half(&mut block[..2], size / 512.0);
                 put_half(&mut block[2..4], size / 64.0);
             }
+            Format::Q2K => {
+                put_half(&mut block[80..82], size / 16.0);
+                put_half(&mut block[82..84], size / 16.0);
+            }
+            Format::Q3K => put_half(&mut block[108..], size / 64.0),
+            Format::IQ4XS => put_half(&mut block[..2], size / 1024.0),
             Format::Q6K => put_half(&mut block[208..], size / 2048.0),
         }
     }

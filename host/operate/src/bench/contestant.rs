@@ -8,7 +8,9 @@ use anyhow::{Context, Result, bail};
 use kvasir_experts::measure::{
     Bench, Evaluator, ExpertShape, MadeUpExperts, MeasureError, Timing, made_up_rows, on_threads, time,
 };
-use kvasir_experts::{ExpertRows, ExpertRunner, Format, InstructionSet, RunnerOptions};
+use kvasir_experts::{
+    Adapter, AdapterKind, Device, ExpertRows, ExpertRunner, Format, GpuOptions, InstructionSet, RunnerOptions,
+};
 
 use crate::local;
 use crate::settings::Settings;
@@ -119,12 +121,13 @@ impl Contestant {
                     add(format!("{set}, one product"), Kind::Product(set));
                 }
                 Implementation::Wasm => {
-                    add("wasm".to_owned(), runner(settings, options, threads).unwrap_or_else(skipped));
+                    let kind = runner(settings, options, threads, Device::Cpu);
+                    add("wasm".to_owned(), kind.unwrap_or_else(skipped));
                 }
-                Implementation::Wgsl => add(
-                    "wgsl".to_owned(),
-                    Kind::Skipped("experts are not computed on GPUs in this version".to_owned()),
-                ),
+                Implementation::Wgsl => {
+                    let kind = runner(settings, options, threads, Device::Gpu(GpuOptions::default()));
+                    add("wgsl".to_owned(), kind.unwrap_or_else(skipped));
+                }
             }
         }
         all
@@ -134,6 +137,14 @@ impl Contestant {
     pub fn skipped(&self) -> Option<&str> {
         match &self.kind {
             Kind::Skipped(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// The GPU that computes, if one does.
+    pub fn adapter(&self) -> Option<Adapter> {
+        match &self.kind {
+            Kind::Runner(runner) => runner.adapter(),
             _ => None,
         }
     }
@@ -192,13 +203,27 @@ impl Contestant {
     }
 }
 
-fn runner(settings: &Settings, options: &MeasureOptions, threads: NonZeroUsize) -> Result<Kind> {
+fn runner(
+    settings: &Settings,
+    options: &MeasureOptions,
+    threads: NonZeroUsize,
+    device: Device,
+) -> Result<Kind> {
     let plugin = local::verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
     let instances = threads.saturating_mul(NonZeroUsize::MIN.saturating_add(3));
-    let runner = ExpertRunner::new(&plugin, RunnerOptions { instances, ..RunnerOptions::default() })?;
+    let runner = ExpertRunner::new(&plugin, RunnerOptions { device, instances, ..RunnerOptions::default() })?;
     Ok(Kind::Runner(Box::new(runner)))
 }
 
 fn skipped(error: anyhow::Error) -> Kind {
     Kind::Skipped(format!("{error:#}"))
+}
+
+/// A sentence about the GPU: a device in software is the processor again, and its figures say nothing of a GPU.
+pub fn about(adapter: &Adapter) -> String {
+    let software = adapter.kind == AdapterKind::Software;
+    format!(
+        "wgsl on {adapter}{}",
+        if software { ": in software, by the processor; no GPU is measured" } else { "" }
+    )
 }

@@ -8,7 +8,7 @@ use kvasir_experts::Format;
 use kvasir_experts::measure::{ExpertShape, MAX_EXPERTS, MAX_ROWS, MadeUpExperts, Timing, window};
 use serde_json::{Value, json};
 
-use super::contestant::{Contestant, Implementation, MeasureOptions};
+use super::contestant::{Contestant, Implementation, MeasureOptions, about};
 use super::memory_read::{buffer_bytes, last_cache_bytes, read_rate};
 use super::table::{Column, kernel_table};
 use crate::memory::{MEBIBYTE, expert_bytes};
@@ -126,9 +126,14 @@ pub fn command(settings: &Settings, options: &KernelOptions, json: bool) -> Resu
         tables.push(kernel_table(&part, &rows, &columns));
     }
     drop((spinner, late));
+    let adapter = contestants.iter().find_map(Contestant::adapter);
     if json {
         return output::object(&json!({
-            "machine": super::machine(), "threads": threads, "memory_read": memory.json(), "measured": measured,
+            "machine": super::machine(), "threads": threads, "memory_read": memory.json(),
+            "gpu": adapter.as_ref().map(|adapter| json!({
+                "name": adapter.name, "driver": adapter.driver, "kind": adapter.kind.to_string(),
+            })),
+            "measured": measured,
         }));
     }
     let head = format!(
@@ -137,7 +142,8 @@ pub fn command(settings: &Settings, options: &KernelOptions, json: bool) -> Resu
         if threads.get() == 1 { "" } else { "s" },
         memory.sentence()
     );
-    output::line(format!("{head}\n\n{}\n{}", tables.join("\n"), super::table::LEGEND))
+    let gpu = adapter.map_or(String::new(), |adapter| format!("{}\n", output::name(&about(&adapter))));
+    output::line(format!("{head}\n{gpu}\n{}\n{}", tables.join("\n"), super::table::LEGEND))
 }
 
 /// How fast memory is read.
@@ -269,7 +275,16 @@ impl Part {
                 continue;
             }
             let timing = contestant
-                .time(&self.experts, threads, budget, |turn| window(turn, at_once, self.experts(), rows))?;
+                .time(&self.experts, threads, budget, |turn| window(turn, at_once, self.experts(), rows));
+            let timing = match timing {
+                Ok(timing) => timing,
+                // A GPU may fail by its deadline alone; the others are measured all the same.
+                Err(error) if contestant.adapter().is_some() => {
+                    figures.push(Figure { rows, outcome: Err(format!("{error:#}")) });
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             seconds_a_row = Some(timing.best_seconds);
             figures.push(Figure { rows, outcome: Ok(rates(&timing, work)) });
         }
