@@ -18,7 +18,8 @@ pub use conformance::{ConformanceError, Report, conformance};
 pub use error::RunnerError;
 pub use kvasir_backbone::{Call, Completed};
 pub use kvasir_gpu::{
-    Adapter, AdapterChoice, Deadlines, FailureHistory, FailureKind, GpuError, GpuOptions, MemoryHistory,
+    Adapter, AdapterChoice, AdapterKind, Deadlines, FailureHistory, FailureKind, GpuError, GpuOptions,
+    MemoryHistory,
 };
 pub use kvasir_model::{ExpertIndex, LayerIndex};
 pub use kvasir_numerics::{Format, InstructionSet, RowFormat, Swiglu};
