@@ -17,6 +17,8 @@ use crate::runner::ExpertSource;
 /// Share of an instance's memory that is kept free of experts for rows, scratch and the allocator: a quarter, but no
 /// more than this many bytes.
 const MAX_RESERVE_BYTES: u64 = 128 << 20;
+/// One part in so many of the rest is left for a layout of the kernel's own, which may be that much larger than the bytes given.
+const LAYOUT_SHARE: u64 = 16;
 
 /// What all lanes of a runner share.
 pub(crate) struct Shared {
@@ -201,6 +203,7 @@ impl Lane {
         let bytes = stored_bytes(weights);
         let memory = shared.limits.grant(&shared.kernel.request()).memory_bytes;
         let budget = memory - (memory / 4).min(MAX_RESERVE_BYTES);
+        let budget = budget - budget / LAYOUT_SHARE;
         let fits = |room: &Option<Room>| {
             room.as_ref().is_some_and(|room| room.bytes.saturating_add(bytes) <= budget)
         };

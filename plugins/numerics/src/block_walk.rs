@@ -64,6 +64,10 @@ pub(crate) trait BlockFormat {
     /// # Safety
     /// The instruction set's features.
     #[inline]
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(unused_unsafe, reason = "the loop asks for no features there")
+    )]
     unsafe fn add_rows<const R: usize>(
         acc: Four,
         weights: &[Self::Weights],
@@ -83,6 +87,10 @@ pub(crate) trait BlockFormat {
     /// # Safety
     /// The instruction set's features.
     #[inline]
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(unused_unsafe, reason = "the loop asks for no features there")
+    )]
     unsafe fn add_blocks(
         acc: f32,
         weights: &[Self::Weights],
