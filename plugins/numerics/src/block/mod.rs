@@ -4,7 +4,11 @@
 mod small;
 mod super_block;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(
+    target_arch = "x86_64",
+    all(target_arch = "aarch64", target_endian = "little"),
+    all(target_arch = "wasm32", target_feature = "simd128", target_feature = "relaxed-simd")
+))]
 pub(crate) use small::{E2M1_ABOVE_12, IQ4_BYTES};
 pub(crate) use small::{SMALL, small_block};
 pub(crate) use super_block::{SUB, SUPER, super_block};
