@@ -106,7 +106,15 @@ fn weights(random: &mut Random, format: Format, rows: usize, columns: usize, ext
                 for &at in scales(format) {
                     block[at..at + 2].copy_from_slice(&half(random).to_le_bytes());
                 }
-                if format == Format::Q8_0 {
+                if format == Format::MXFP4 {
+                    // 2^-10 or so, or a subnormal.
+                    let tiny = extreme && random.below(3) == 0;
+                    block[0] = if tiny { random.below(3) as u8 } else { 116 + random.below(4) as u8 };
+                    if extreme {
+                        let fill = [0x00, 0xff, 0x77, 0x88][random.below(4)];
+                        block[1..].fill(fill);
+                    }
+                } else if format == Format::Q8_0 {
                     block[2..].iter_mut().filter(|byte| **byte == 0x80).for_each(|byte| *byte = 0x81);
                     if extreme {
                         let full = if random.below(2) == 0 { 0x7f } else { 0x81 };
@@ -186,7 +194,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-const COMBINATIONS: [[Format; 3]; 14] = [
+const COMBINATIONS: [[Format; 3]; 28] = [
     [Format::F32; 3],
     [Format::F16; 3],
     [Format::BF16; 3],
@@ -201,6 +209,21 @@ const COMBINATIONS: [[Format; 3]; 14] = [
     [Format::F32, Format::F16, Format::F32],
     [Format::Q8_0, Format::Q4_0, Format::Q4K],
     [Format::Q6K, Format::Q4K, Format::BF16],
+    [Format::Q4_1; 3],
+    [Format::Q5_0; 3],
+    [Format::Q5_1; 3],
+    [Format::IQ4NL; 3],
+    [Format::MXFP4; 3],
+    [Format::Q2K; 3],
+    [Format::Q3K; 3],
+    [Format::Q5K; 3],
+    [Format::IQ4XS; 3],
+    // As files of the mixtures Q5_K_M, Q3_K_M, Q2_K and IQ4_XS, and where a width is no multiple of 256.
+    [Format::Q5K, Format::Q5K, Format::Q6K],
+    [Format::Q3K, Format::Q3K, Format::Q5K],
+    [Format::Q2K, Format::Q2K, Format::Q3K],
+    [Format::IQ4XS, Format::Q4K, Format::IQ4NL],
+    [Format::Q3K, Format::IQ4XS, Format::Q5_0],
 ];
 
 #[test]

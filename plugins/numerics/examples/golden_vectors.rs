@@ -20,7 +20,7 @@ struct Case {
     count: usize,
 }
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 19] = [
     case("f32", [Format::F32; 3], 40, 24, 3),
     case("f16", [Format::F16; 3], 40, 24, 3),
     case("bf16", [Format::BF16; 3], 40, 24, 3),
@@ -30,6 +30,16 @@ const CASES: [Case; 9] = [
     case("q4_k", [Format::Q4K; 3], 512, 256, 5),
     case("q6_k", [Format::Q6K; 3], 256, 256, 6),
     case("q4_k-with-q6_k", [Format::Q4K, Format::Q4K, Format::Q6K], 256, 256, 7),
+    case("q4_1", [Format::Q4_1; 3], 96, 64, 5),
+    case("q5_0", [Format::Q5_0; 3], 96, 64, 5),
+    case("q5_1", [Format::Q5_1; 3], 96, 64, 5),
+    case("iq4_nl", [Format::IQ4NL; 3], 96, 64, 5),
+    case("mxfp4", [Format::MXFP4; 3], 96, 64, 5),
+    case("q2_k", [Format::Q2K; 3], 512, 256, 5),
+    case("q3_k", [Format::Q3K; 3], 256, 256, 5),
+    case("q5_k", [Format::Q5K; 3], 256, 256, 5),
+    case("iq4_xs", [Format::IQ4XS; 3], 256, 256, 5),
+    case("q5_k-with-q3_k", [Format::Q5K, Format::Q2K, Format::Q3K], 256, 256, 6),
 ];
 
 const fn case(name: &'static str, formats: [Format; 3], hidden: usize, width: usize, count: usize) -> Case {
@@ -62,6 +72,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut parts = q8_0.parts(&mut Random(5));
     parts.rows[..4].copy_from_slice(&f32::MAX.to_le_bytes());
     std::fs::write(folder.join("q8_0-overflow.vector"), file(q8_0, &parts)?)?;
+    let mxfp4 = &CASES[13];
+    let mut parts = mxfp4.parts(&mut Random(6));
+    parts.gate[0] = 253;
+    std::fs::write(folder.join("mxfp4-infinite-weight.vector"), file(mxfp4, &parts)?)?;
     Ok(())
 }
 

@@ -128,6 +128,9 @@ fn the_expert_is_its_definition_in_every_set_and_batch() {
         (2, [Format::Q8_0, Format::Q4_0, Format::F16], 96, 64),
         (3, [Format::F32, Format::BF16, Format::Q8_0], 33, 32),
         (4, [Format::Q6K, Format::Q6K, Format::Q8_0], 256, 96),
+        (5, [Format::Q5K, Format::Q3K, Format::IQ4NL], 512, 96),
+        (6, [Format::IQ4XS, Format::Q2K, Format::MXFP4], 256, 64),
+        (7, [Format::Q5_1, Format::Q5_0, Format::Q4_1], 96, 64),
     ] {
         let mut random = Random(seed);
         let gate = random::weights(&mut random, formats[0], width, hidden, Scales::Usual);

@@ -163,19 +163,28 @@ fn float_rows_of_any_length_agree() {
 
 #[test]
 fn blocks_of_the_largest_integers_do_not_saturate() {
-    for (format, weight) in
-        [(Format::Q8_0, 127u8), (Format::Q8_0, 129), (Format::Q4_0, 0xff), (Format::Q4_0, 0)]
-            .into_iter()
-            .chain([(Format::Q4K, 0xff), (Format::Q6K, 0xff), (Format::Q6K, 0x7f), (Format::Q6K, 0x80)])
-    {
+    let of_all = Format::ALL
+        .into_iter()
+        .filter(|format| format.row_format() != RowFormat::Float32 && *format != Format::Q8_0)
+        .flat_map(|format| [0, 0x0f, 0x7f, 0x80, 0xf0, 0xff].map(|weight| (format, weight)));
+    for (format, weight) in [(Format::Q8_0, 127u8), (Format::Q8_0, 129)].into_iter().chain(of_all) {
         for value in [127u8, 129] {
             let columns = 256;
             let mut bytes = vec![weight; format.row_bytes(columns).unwrap()];
             for block in bytes.chunks_exact_mut(format.block_bytes()) {
-                let scale = if format == Format::Q6K { 208 } else { 0 };
-                block[scale..scale + 2].copy_from_slice(&0x3c00u16.to_le_bytes());
-                if format == Format::Q4K {
-                    block[2..4].copy_from_slice(&0x3c00u16.to_le_bytes());
+                let places: &[usize] = match format {
+                    Format::Q6K => &[208],
+                    Format::Q3K => &[108],
+                    Format::Q2K => &[80, 82],
+                    Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
+                    Format::MXFP4 => &[],
+                    _ => &[0],
+                };
+                for &at in places {
+                    block[at..at + 2].copy_from_slice(&0x3c00u16.to_le_bytes());
+                }
+                if format == Format::MXFP4 {
+                    block[0] = 128;
                 }
             }
             let matrix = Matrix::new(format, 1, columns, &bytes).unwrap();
@@ -236,6 +245,38 @@ fn a_block_gives_the_value_of_the_definition() {
     q6_k.extend([0xfeu8; 16]);
     q6_k.extend(0x3c00u16.to_le_bytes());
     assert_eq!(one(Format::Q6K, 256, &q6_k, &row), -512.0);
+    // Q4_1: d = 0.5, m = -2, nibbles 3, row 2 * 1: (1.5 - 2) * 2 * 32 = -32.
+    let mut small_row = 2f32.to_le_bytes().to_vec();
+    small_row.extend([1u8; 32]);
+    let halves = |halves: &[u16]| halves.iter().flat_map(|half| half.to_le_bytes()).collect::<Vec<u8>>();
+    let q4_1 = [&halves(&[0x3800, 0xc000])[..], &[0x33; 16]].concat();
+    assert_eq!(one(Format::Q4_1, 32, &q4_1, &small_row), -32.0);
+    // Q5_0: nibbles 1, every fifth bit of the first half set: 16 x (17 - 16) and 16 x (1 - 16), times 2.
+    let q5_0 = [&halves(&[0x3c00])[..], &[0xff, 0xff, 0, 0], &[0x11; 16]].concat();
+    assert_eq!(one(Format::Q5_0, 32, &q5_0, &small_row), -448.0);
+    // Q5_1: the same quants, d = 1, m = 1: (16 x 17 + 16 x 1 + 32) x 2.
+    let q5_1 = [&halves(&[0x3c00, 0x3c00])[..], &[0xff, 0xff, 0, 0], &[0x11; 16]].concat();
+    assert_eq!(one(Format::Q5_1, 32, &q5_1, &small_row), 640.0);
+    // IQ4_NL: nibbles 0 low (-127), 15 high (113): 16 x (113 - 127) x 2.
+    let iq4_nl = [&halves(&[0x3c00])[..], &[0xf0; 16]].concat();
+    assert_eq!(one(Format::IQ4NL, 32, &iq4_nl, &small_row), -448.0);
+    // MXFP4: 2^(129 - 128), nibbles 7 low (12) and 9 high (-1): 2 x 16 x 11 x 2.
+    let mxfp4 = [&[129][..], &[0x97; 16]].concat();
+    assert_eq!(one(Format::MXFP4, 32, &mxfp4, &small_row), 704.0);
+    // Q2_K: every scale 3 and minimum 1, every quant 2, d = 1, dmin = 0.5: 256 x (6 - 0.5).
+    let q2_k = [&[0x13u8; 16][..], &[0xaa; 64], &halves(&[0x3c00, 0x3800])].concat();
+    assert_eq!(one(Format::Q2K, 256, &q2_k, &row), 1408.0);
+    // Q3_K: scales 35 - 32 (low nibble 3, upper pair 2), quants 1, third bits of the first 32 weights alone: their weight is 1,
+    // that of the others 1 - 4: 3 x (32 - 3 x 224).
+    let q3_k = [&[0x01u8; 32][..], &[0x55; 64], &[0x33; 8], &[0xaa; 4], &halves(&[0x3c00])].concat();
+    assert_eq!(one(Format::Q3K, 256, &q3_k, &row), -1920.0);
+    // Q5_K: scales and minima as of Q4_K above, nibbles 5, fifth bits of the last 32 weights alone: 3 x (1280 + 16 x 32) - 256.
+    let scales = [3, 3, 3, 3, 2, 2, 2, 2, 0x23, 0x23, 0x23, 0x23];
+    let q5_k = [&halves(&[0x3c00, 0x3800])[..], &scales, &[0x80; 32], &[0x55; 128]].concat();
+    assert_eq!(one(Format::Q5K, 256, &q5_k, &row), 5120.0);
+    // IQ4_XS: scales 34 - 32 (low nibble 2, upper pair 2) but the last, 35 - 32; every nibble 8, value 1: 2 x 224 + 3 x 32.
+    let iq4_xs = [&halves(&[0x3c00, 0xaaaa])[..], &[0x22, 0x22, 0x22, 0x32], &[0x88; 128]].concat();
+    assert_eq!(one(Format::IQ4XS, 256, &iq4_xs, &row), 544.0);
 }
 
 fn one(format: Format, columns: usize, weights: &[u8], row: &[u8]) -> f32 {
