@@ -25,7 +25,7 @@ pub fn contents() -> PackageContents {
     let read = |file: &str| std::fs::read(folder.join(file)).unwrap();
     PackageContents {
         manifest: read("plugin.toml"),
-        component: read("release/swiglu-0.1.0.wasm"),
+        component: read("release/swiglu-0.2.0.wasm"),
         shaders: folder_files(&folder.join("shaders")),
         vectors: folder_files(&folder.join("vectors")),
     }

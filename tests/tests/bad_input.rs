@@ -53,7 +53,7 @@ impl Home {
     }
 
     fn package(&self) -> PathBuf {
-        self.0.path().join("data/plugins/swiglu-0.1.0.kvp")
+        self.0.path().join("data/plugins/swiglu-0.2.0.kvp")
     }
 }
 

@@ -90,7 +90,7 @@ impl Home {
         let (folder, plugin) = (self.path("kernel"), root().join("plugins/swiglu"));
         fs::create_dir_all(folder.join("vectors")).unwrap();
         fs::copy(plugin.join("plugin.toml"), folder.join("plugin.toml")).unwrap();
-        fs::copy(plugin.join("release/swiglu-0.1.0.wasm"), folder.join("kernel.wasm")).unwrap();
+        fs::copy(plugin.join("release/swiglu-0.2.0.wasm"), folder.join("kernel.wasm")).unwrap();
         for vector in fs::read_dir(plugin.join("vectors")).unwrap() {
             let vector = vector.unwrap();
             fs::copy(vector.path(), folder.join("vectors").join(vector.file_name())).unwrap();
@@ -236,7 +236,7 @@ fn logits_replace_neither_the_model_nor_the_kernel() {
     let linked = home.path("linked");
     fs::hard_link(&model, &linked).unwrap();
     let before = fs::read(&model).unwrap();
-    let package = home.path("data/plugins/swiglu-0.1.0.kvp");
+    let package = home.path("data/plugins/swiglu-0.2.0.kvp");
     let run = |out: &Path| {
         let words = ["run", "--tokens", "1", "--model", text(&model), "--logits", text(out), "x"];
         words.map(str::to_owned)

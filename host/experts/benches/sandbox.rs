@@ -22,7 +22,7 @@ fn forward(criterion: &mut Criterion) {
     let folder = plugin::root().join("plugins/swiglu");
     let verified = plugin::verified(&kvasir_plugin::PackageContents {
         manifest: std::fs::read(folder.join("plugin.toml")).unwrap(),
-        component: std::fs::read(folder.join("release/swiglu-0.1.0.wasm")).unwrap(),
+        component: std::fs::read(folder.join("release/swiglu-0.2.0.wasm")).unwrap(),
         ..Default::default()
     });
     let kernel = CompiledKernel::compile(&Engine::shared().unwrap(), &verified).unwrap();

@@ -70,7 +70,7 @@ fn released_plugin() -> VerifiedPlugin {
     };
     let contents = PackageContents {
         manifest: std::fs::read(folder.join("plugin.toml")).unwrap(),
-        component: std::fs::read(folder.join("release/swiglu-0.1.0.wasm")).unwrap(),
+        component: std::fs::read(folder.join("release/swiglu-0.2.0.wasm")).unwrap(),
         shaders: files("shaders"),
         vectors: files("vectors"),
     };

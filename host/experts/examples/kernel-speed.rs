@@ -21,7 +21,7 @@ fn main() {
     let folder = plugin::root().join("plugins/swiglu");
     let verified = plugin::verified(&kvasir_plugin::PackageContents {
         manifest: std::fs::read(folder.join("plugin.toml")).unwrap(),
-        component: std::fs::read(folder.join("release/swiglu-0.1.0.wasm")).unwrap(),
+        component: std::fs::read(folder.join("release/swiglu-0.2.0.wasm")).unwrap(),
         shaders: plugin::folder_files(&folder.join("shaders")),
         ..Default::default()
     });

@@ -19,7 +19,7 @@ use crate::settings::Settings;
 use crate::{key_file, output};
 
 /// File name of the package that [`command`] writes.
-pub const BUNDLED_PACKAGE_NAME: &str = "swiglu-0.1.0.kvp";
+pub const BUNDLED_PACKAGE_NAME: &str = "swiglu-0.2.0.kvp";
 /// How long a signature of one's own holds.
 const VALID_DAYS: u64 = 365;
 /// A clock that runs a little behind must not refuse what was signed a moment ago.
@@ -130,7 +130,7 @@ pub fn validity(days: u64) -> Validity {
 }
 
 const BUNDLED_MANIFEST: &[u8] = include_bytes!("../../../plugins/swiglu/plugin.toml");
-const BUNDLED_COMPONENT: &[u8] = include_bytes!("../../../plugins/swiglu/release/swiglu-0.1.0.wasm");
+const BUNDLED_COMPONENT: &[u8] = include_bytes!("../../../plugins/swiglu/release/swiglu-0.2.0.wasm");
 
 /// The WGSL that the manifest names, as (name, bytes).
 const BUNDLED_SHADERS: &[(&str, &[u8])] = &[];

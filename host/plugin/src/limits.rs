@@ -1,4 +1,4 @@
-//! Every size that a package may not exceed. Chosen well above what a kernel needs (the first one is under 100 kB) and
+//! Every size that a package may not exceed. Chosen well above what a kernel needs (the first one is 210 kB) and
 //! far below what would hurt a host that reads it.
 
 /// Largest package in bytes; checked before anything else is looked at.
