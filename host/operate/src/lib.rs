@@ -24,3 +24,4 @@ pub mod run;
 pub mod serve_worker;
 pub mod settings;
 pub mod setup;
+pub mod shader_check;

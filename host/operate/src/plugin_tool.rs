@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::files::{self, Replaceable};
 use crate::local::verified_plugin;
 use crate::settings::Settings;
+use crate::shader_check::{self, ShaderCheck};
 use crate::{key_file, output, setup};
 
 /// Most bytes of a module, manifest, vector file or package that these commands read.
@@ -84,11 +85,12 @@ pub fn pack(options: &PackOptions, json: bool) -> Result<()> {
     let plugin =
         kvasir_plugin::verify(&package, &TrustStore::from_keys([own])?, setup::now()).with_context(unfit)?;
     let proven = kvasir_experts::conformance(&plugin).with_context(unfit)?;
+    let checked = checked_shader(&plugin).with_context(unfit)?;
     files::write_whole(out, &package)?;
     if json {
         output::object(&json!({
             "package": out.display().to_string(), "bytes": package.len(), "publisher": key.public().to_string(),
-            "plugin": plugin.digest().to_string(), "vectors": proven.vectors, "shader": shader_object(&plugin),
+            "plugin": plugin.digest().to_string(), "vectors": proven.vectors, "shader": shader_object(&plugin, checked.as_ref()),
         }))
     } else {
         output::line(format!(
@@ -96,7 +98,9 @@ pub fn pack(options: &PackOptions, json: bool) -> Result<()> {
             out.display(),
             package.len(),
             proven.vectors,
-            plugin.shader().map_or("no shader".to_owned(), |shader| format!("shader {}", shader.file())),
+            plugin.shader().map_or("no shader".to_owned(), |shader| {
+                format!("shader {} {}", shader.file(), checked_text(checked.as_ref()))
+            }),
             key.public()
         ))
     }
@@ -111,11 +115,12 @@ pub fn verify(settings: &Settings, package: Option<&Path>, trust: Option<&Path>,
     let plugin = verified_plugin(settings, package, trust)?;
     let report = kvasir_experts::conformance(&plugin)
         .with_context(|| format!("{} fails its own vectors", path.display()))?;
+    let checked = checked_shader(&plugin)?;
     if json {
         output::object(&json!({
             "package": path.display().to_string(), "name": plugin.name(), "version": plugin.version().to_string(),
             "plugin": plugin.digest().to_string(), "publisher": plugin.publisher().to_string(),
-            "formats": plugin.manifest().formats, "vectors": report.vectors, "shader": shader_object(&plugin),
+            "formats": plugin.manifest().formats, "vectors": report.vectors, "shader": shader_object(&plugin, checked.as_ref()),
         }))
     } else {
         output::line(format!(
@@ -126,15 +131,32 @@ pub fn verify(settings: &Settings, package: Option<&Path>, trust: Option<&Path>,
             plugin.publisher(),
             plugin.manifest().formats.join(", "),
             report.vectors,
-            shader_text(&plugin)
+            shader_text(&plugin, checked.as_ref())
         ))
     }
 }
 
+/// Puts the plugin's shader, if it has one, through the front door of `kvasir-gpu`; `None` also where that program is not there.
+fn checked_shader(plugin: &VerifiedPlugin) -> Result<Option<serde_json::Value>> {
+    let Some(shader) = plugin.shader() else { return Ok(None) };
+    match shader_check::check(shader)? {
+        ShaderCheck::NotChecked => Ok(None),
+        ShaderCheck::Accepted(report) => Ok(Some(report)),
+    }
+}
+
+fn checked_text(checked: Option<&serde_json::Value>) -> String {
+    let Some(report) = checked else {
+        return "not checked: the program kvasir-gpu is not beside this one".to_owned();
+    };
+    let count = report["entry_points"].as_array().map_or(0, Vec::len);
+    format!("passes the front door with {count} entry points")
+}
+
 /// The shader for people: file, size, and each format with its tolerance.
-fn shader_text(plugin: &VerifiedPlugin) -> String {
+fn shader_text(plugin: &VerifiedPlugin, checked: Option<&serde_json::Value>) -> String {
     let Some(shader) = plugin.shader() else { return "none".to_owned() };
-    let mut text = format!("{}, {} bytes", shader.file(), shader.source().len());
+    let mut text = format!("{}, {} bytes, {}", shader.file(), shader.source().len(), checked_text(checked));
     for format in shader.formats() {
         if let Some(Tolerance { max_abs, max_rel, cosine }) = shader.tolerance(format) {
             text += &format!(
@@ -145,12 +167,12 @@ fn shader_text(plugin: &VerifiedPlugin) -> String {
     text
 }
 
-/// The shader for programs, null where there is none.
-fn shader_object(plugin: &VerifiedPlugin) -> serde_json::Value {
+/// The shader for programs, null where there is none; `checked` is null where `kvasir-gpu` is not there to ask.
+fn shader_object(plugin: &VerifiedPlugin, checked: Option<&serde_json::Value>) -> serde_json::Value {
     let Some(shader) = plugin.shader() else { return serde_json::Value::Null };
     json!({
         "file": shader.file(), "bytes": shader.source().len(), "formats": shader.formats(),
-        "tolerance": plugin.manifest().shader.as_ref().map(|table| &table.tolerance),
+        "tolerance": plugin.manifest().shader.as_ref().map(|table| &table.tolerance), "checked": checked,
     })
 }
 
