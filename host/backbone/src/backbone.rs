@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use kvasir_model::{Config, Model, Tensor, TokenId};
 use kvasir_numerics::{InstructionSet, NotFinite, dequantise_row};
+use kvasir_threads::Threads;
 
 use crate::error::{BackboneError, Place};
 use crate::experts::Experts;
@@ -29,7 +30,7 @@ pub struct Backbone {
     layers: Vec<Layer>,
     embedding: Tensor,
     output: Tensor,
-    pool: rayon::ThreadPool,
+    threads: Threads,
     instructions: InstructionSet,
     context_limit: usize,
     identity: u64,
@@ -73,17 +74,15 @@ impl Backbone {
             .map(|index| Layer::new(&model, index))
             .collect::<Result<Vec<Layer>, BackboneError>>()?;
         let threads = threads.or_else(|| std::thread::available_parallelism().ok());
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads.map_or(1, NonZeroUsize::get))
-            .thread_name(|index| format!("backbone-{index}"))
-            .build()?;
+        let threads =
+            Threads::new(threads.unwrap_or(NonZeroUsize::MIN), "backbone").map_err(BackboneError::Threads)?;
         Ok(Backbone {
             embedding: model.embedding(),
             output: model.output(),
             context_limit: model.config().context_length as usize,
             layers,
             model,
-            pool,
+            threads,
             instructions: InstructionSet::detect(),
             identity: NEXT.fetch_add(1, Ordering::Relaxed),
             scratches: Mutex::new(Vec::new()),
@@ -115,7 +114,7 @@ impl Backbone {
 
     /// Threads that compute.
     pub fn threads(&self) -> usize {
-        self.pool.current_num_threads()
+        self.threads.count()
     }
 
     /// An empty sequence. It takes memory only once it is fed.
@@ -123,10 +122,9 @@ impl Backbone {
         Sequence::new(self.identity, self.context_limit, self.layers.iter().map(Layer::start).collect())
     }
 
-    /// Runs `work` on a thread of the backbone's pool. A loop of small passes does well to run inside: entering the
-    /// pool costs tens of microseconds, and a pass that is inside already does not enter again.
-    pub fn within<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        self.pool.install(work)
+    /// Runs `work` on this thread; what it shares out, local experts for one, goes to the backbone's threads.
+    pub fn within<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.threads.within(work)
     }
 
     /// Feeds tokens to one or several sequences in one pass and returns the wanted logits, feed by feed. Bits depend

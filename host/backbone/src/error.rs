@@ -116,7 +116,7 @@ pub enum BackboneError {
     },
     /// The threads could not be started.
     #[error("could not start the threads of the backbone: {0}")]
-    Threads(#[from] rayon::ThreadPoolBuildError),
+    Threads(#[source] std::io::Error),
 }
 
 /// A part of the model, for errors.

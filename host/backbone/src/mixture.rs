@@ -1,7 +1,7 @@
 //! The second half of a layer: router, shared expert, the call for the routed experts, and the combination.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kvasir_model::{Config, ExpertTensors, LayerIndex, Tensor};
 use kvasir_numerics::{InstructionSet, NotFinite, RowFormat, sigmoid, silu_multiply};
@@ -91,29 +91,17 @@ impl Mixture {
         timing.router += submitted - started;
         let id = experts.submit(call).map_err(failed)?;
 
-        // The other thread may steal the waiting half, which computes local experts or waits for remote ones; with
-        // one thread the shared expert comes first.
-        let (normed, shared_scratch) = (&mut scratch.normed, &mut scratch.shared);
-        let shared = || {
-            let started = Instant::now();
-            let result = self.shared_expert(normed, shared_scratch, instructions);
-            (result, started.elapsed())
-        };
-        let routed = || {
-            let started = Instant::now();
-            let result = wait_for(experts, id);
-            (result, started.elapsed())
-        };
-        let joined = Instant::now();
-        let ((shared, shared_time), (routed, _)) = rayon::join(shared, routed);
-        timing.shared_experts += shared_time;
+        // Remote experts are on their way meanwhile; local ones were computed when they were submitted. The call is
+        // waited for even if the shared expert failed: nothing is left in flight.
+        let shared_started = Instant::now();
+        let shared = self.shared_expert(&mut scratch.normed, &mut scratch.shared, instructions);
+        let waiting = Instant::now();
+        let completed = wait_for(experts, id).map_err(failed)?;
+        timing.shared_experts += waiting - shared_started;
+        timing.waiting += waiting.elapsed();
         timing.routed_experts += submitted.elapsed();
-        timing.waiting += joined.elapsed().saturating_sub(shared_time).max(Duration::ZERO);
-        let sums = match (shared, routed) {
-            (Ok(()), Ok(completed)) => completed.sums,
-            (_, Err(source)) => return Err(failed(source)),
-            (Err(NotFinite), Ok(_)) => return Err(not_finite(NotFinite)),
-        };
+        shared.map_err(not_finite)?;
+        let sums = completed.sums;
         if sums.len() != count * self.hidden {
             let expected = count * self.hidden;
             return Err(failed(ExpertsError::WrongLength { call: id, expected, received: sums.len() }));

@@ -4,7 +4,7 @@
 //! calls through them and computes here whatever workers miss, so that tokens never change. The layers are not in here
 //! (`kvasir-backbone`), nor is the arithmetic (`kvasir-experts`), nor bytes on a link (`kvasir-link`, `kvasir-wire`).
 //!
-//! The callers' side is synchronous and meant for rayon threads; the links run on a small tokio runtime that the swarm
+//! The callers' side is synchronous and blocks its thread; the links run on a small tokio runtime that the swarm
 //! owns. Between the two stand a mutex and a channel: a hop is a wake-up, and nothing spins.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test that unwraps fails, which is what it should do

@@ -12,7 +12,7 @@ use crate::request::group;
 use crate::runner::{ExpertRunner, ExpertSource, SourceError};
 
 /// Answers a backbone's calls from a model's files through a runner: the reference against which every remote answer
-/// must be equal. A call is computed when it is submitted, on the rayon pool that `submit` is called in; experts are
+/// must be equal. A call is computed when it is submitted, on the threads that the caller has entered; experts are
 /// loaded when they are first picked.
 pub struct LocalExperts {
     model: Arc<Model>,

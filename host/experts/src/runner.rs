@@ -1,5 +1,6 @@
 //! The runner: a compiled kernel and as many instances of it as the experts need.
 
+use std::cmp::Reverse;
 use std::error::Error;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use kvasir_model::{ExpertIndex, LayerIndex};
 use kvasir_numerics::{RowFormat, Swiglu};
 use kvasir_plugin::{Class, PluginDigest, VerifiedPlugin};
 use kvasir_sandbox::{CompiledKernel, Engine, KernelLimits};
-use rayon::prelude::*;
+use kvasir_threads::share;
 
 use crate::conformance::prove;
 use crate::error::RunnerError;
@@ -163,8 +164,8 @@ impl ExpertRunner {
     }
 
     /// Evaluates held experts. `rows` are quantised rows of `hidden` values, back to back in `row_format`. Returns, for
-    /// each request in order and each of its rows in order, `hidden` values. Weights are not used. Parallel inside: on
-    /// the rayon pool that it is called in.
+    /// each request in order and each of its rows in order, `hidden` values. Weights are not used. Parallel on
+    /// the threads that the caller has entered ([`kvasir_threads::Threads`]).
     pub fn each(
         &self,
         layer: LayerIndex,
@@ -243,27 +244,23 @@ impl ExpertRunner {
             values_in_all += request.rows.len() * rows.hidden;
         }
         let mut out = vec![0.0; values_in_all];
-        let mut work: Vec<Vec<(&ExpertRows, &mut [f32])>> = self.lanes.iter().map(|_| Vec::new()).collect();
+        let mut lanes: Vec<LaneWork<'_>> = self.lanes.iter().map(|_| LaneWork::default()).collect();
         let mut rest = out.as_mut_slice();
         for request in requests {
             let (mine, others) = rest.split_at_mut(request.rows.len() * rows.hidden);
             rest = others;
             if !mine.is_empty() {
-                work[self.lane_number(request.expert)].push((request, mine));
+                let lane = &mut lanes[self.lane_number(request.expert)];
+                lane.rows += request.rows.len();
+                lane.jobs.push((request, mine));
             }
         }
-        work.retain(|jobs| !jobs.is_empty());
-        let run = |jobs: Vec<(&ExpertRows, &mut [f32])>| {
-            let Some((first, _)) = jobs.first() else { return Ok(()) };
-            // Nothing below waits for another rayon task, so a lane that is held never waits for itself.
-            let mut lane = self.lane(first.expert);
-            jobs.into_iter()
-                .try_for_each(|(request, out)| lane.evaluate(&self.shared, source, rows, request, out))
-        };
-        if work.len() == 1 {
-            work.into_iter().try_for_each(run)?;
-        } else {
-            work.into_par_iter().with_max_len(1).try_for_each(run)?;
+        lanes.retain(|lane| !lane.jobs.is_empty());
+        // The longest first, so that the short ones fill up what is left at the end.
+        lanes.sort_by_key(|lane| Reverse(lane.rows));
+        share(&mut lanes, |work| work.run(self, source, rows));
+        for work in lanes {
+            work.outcome?;
         }
         Ok(out)
     }
@@ -280,6 +277,31 @@ impl ExpertRunner {
             lane.clear_poison();
             guard
         })
+    }
+}
+
+/// What one lane has to do in a call.
+struct LaneWork<'a> {
+    jobs: Vec<(&'a ExpertRows, &'a mut [f32])>,
+    rows: usize,
+    outcome: Result<(), RunnerError>,
+}
+
+impl Default for LaneWork<'_> {
+    fn default() -> Self {
+        LaneWork { jobs: Vec::new(), rows: 0, outcome: Ok(()) }
+    }
+}
+
+impl LaneWork<'_> {
+    fn run(&mut self, runner: &ExpertRunner, source: Option<&dyn ExpertSource>, rows: Rows<'_>) {
+        let Some((first, _)) = self.jobs.first() else { return };
+        // Work inside shared work runs where it stands, so a lane that is held never waits for itself.
+        let mut lane = runner.lane(first.expert);
+        self.outcome = self
+            .jobs
+            .iter_mut()
+            .try_for_each(|(request, out)| lane.evaluate(&runner.shared, source, rows, request, out));
     }
 }
 

@@ -1,13 +1,15 @@
 //! The thread on which a worker computes, apart from the network's.
 //!
 //! Kernels keep every processor busy for as long as they run. On the network's threads they would starve pings and
-//! credits, and a healthy worker would look dead. So one thread takes jobs in order, inside a rayon pool of its own.
+//! credits, and a healthy worker would look dead. So one thread takes jobs in order and shares each with helpers of its own.
 //! Calls go before loading: an expert that arrives may wait, a token may not.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+
+use kvasir_threads::Threads;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -30,18 +32,15 @@ struct Waiting {
 }
 
 impl Workbench {
-    /// Starts the thread and its pool of `threads` (`None`: as many as processors).
+    /// Starts the thread and its helpers, `threads` in all (`None`: as many as processors).
     pub(crate) fn new(threads: Option<NonZeroUsize>) -> std::io::Result<Self> {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads.map_or(0, NonZeroUsize::get))
-            .thread_name(|index| format!("kvasir-kernel-{index}"))
-            .build()
-            .map_err(std::io::Error::other)?;
+        let count = threads.or_else(|| std::thread::available_parallelism().ok());
+        let threads = Threads::new(count.unwrap_or(NonZeroUsize::MIN), "kvasir-kernel")?;
         let queues = Arc::new(Queues { waiting: Mutex::default(), changed: Condvar::new() });
         let theirs = Arc::clone(&queues);
         let thread = std::thread::Builder::new().name("kvasir-workbench".into()).spawn(move || {
             while let Some(job) = theirs.next() {
-                pool.install(job);
+                threads.within(job);
             }
         })?;
         Ok(Self { queues, thread: Some(thread) })
