@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use kvasir_model::{Config, Tensor};
 use kvasir_numerics::{
-    InstructionSet, NotFinite, dot, inverse_square_root, rms_norm, rope_table, rotate, scale_add,
-    sigmoid_multiply, softmax,
+    InstructionSet, NotFinite, attention_scores, inverse_square_root, rms_norm, rope_table, rotate,
+    sigmoid_multiply, softmax, weighted_sum,
 };
 
 use crate::error::BackboneError;
@@ -247,14 +247,9 @@ impl Attention {
         let queries = task.queries.chunks_exact(2 * self.head);
         for (query_and_gate, out) in queries.zip(task.out.chunks_exact_mut(self.head)) {
             let (query, gate) = query_and_gate.split_at(self.head);
-            for (score, key) in scores.iter_mut().zip(task.keys.chunks_exact(self.head)) {
-                *score = dot(instructions, query, key) * self.scale;
-            }
+            attention_scores(instructions, query, task.keys, self.scale, &mut scores);
             softmax(instructions, &mut scores);
-            out.fill(0.0);
-            for (score, value) in scores.iter().zip(task.values.chunks_exact(self.head)) {
-                scale_add(instructions, out, *score, value);
-            }
+            weighted_sum(instructions, &scores, task.values, out);
             sigmoid_multiply(instructions, out, gate);
         }
     }

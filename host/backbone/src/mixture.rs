@@ -9,10 +9,17 @@ use kvasir_numerics::{InstructionSet, NotFinite, RowFormat, sigmoid, silu_multip
 use crate::error::{BackboneError, Place};
 use crate::experts::{Call, Experts, ExpertsError, Pick, wait_for};
 use crate::observer::{Observer, Timing};
+use crate::parallel::{Cost, share, stretch};
 use crate::products::{Product, compute, transpose_rows};
 use crate::router::route;
 use crate::rows::Rows;
 use crate::scratch::{Scratch, SharedScratch};
+
+/// Cost of one value of the combination, in multiply-adds.
+const COMBINE_COST: usize = 8;
+
+/// Cost of one expert's logit for one row in softmax and choice, in multiply-adds.
+const ROUTE_COST: usize = 32;
 
 /// What a layer holds of its mixture of experts; the routed experts themselves are elsewhere.
 #[derive(Debug)]
@@ -131,10 +138,16 @@ impl Mixture {
         if probabilities.iter().any(|logit| !logit.is_finite()) {
             return Err(NotFinite);
         }
-        let picks: Vec<Vec<Pick>> = probabilities
-            .chunks_exact_mut(self.experts)
-            .map(|logits| route(instructions, logits, self.per_token))
+        let rows = stretch(count, self.experts * ROUTE_COST);
+        let mut tasks: Vec<RouteTask<'_>> = probabilities
+            .chunks_mut(rows * self.experts)
+            .map(|values| RouteTask { values, picks: Vec::new() })
             .collect();
+        share(&mut tasks, &|task| {
+            let rows = task.values.chunks_exact_mut(self.experts);
+            task.picks = rows.map(|logits| route(instructions, logits, self.per_token)).collect();
+        });
+        let picks: Vec<Vec<Pick>> = tasks.into_iter().flat_map(|task| task.picks).collect();
         if let Some(tap) = &mut observer.tap {
             tap.expert_in(self.layer, normed.values());
             tap.routed(self.layer, &probabilities, &picks);
@@ -177,16 +190,66 @@ impl Mixture {
 
     /// `hidden + (routed + sigmoid(s) * shared)`, refusing what is not finite.
     fn combine(&self, sums: &[f32], shared: &SharedScratch, hidden: &mut [f32]) -> Result<(), NotFinite> {
-        let mut finite = true;
-        let rows = hidden.chunks_exact_mut(self.hidden).zip(sums.chunks_exact(self.hidden));
-        let shared_rows = shared.out.chunks_exact(self.hidden).zip(&shared.weight);
-        for ((hidden, sums), (shared, logit)) in rows.zip(shared_rows) {
+        let width = self.hidden;
+        let rows = stretch(hidden.len() / width, width * COMBINE_COST);
+        let parts = hidden.chunks_mut(rows * width).zip(sums.chunks(rows * width));
+        let shared = shared.out.chunks(rows * width).zip(shared.weight.chunks(rows));
+        let mut tasks: Vec<CombineTask<'_>> = parts
+            .zip(shared)
+            .map(|((hidden, sums), (shared, logits))| CombineTask {
+                hidden,
+                sums,
+                shared,
+                logits,
+                finite: true,
+            })
+            .collect();
+        share(&mut tasks, &|task| task.run(width));
+        let finite = tasks.iter().all(|task| task.finite);
+        if finite { Ok(()) } else { Err(NotFinite) }
+    }
+}
+
+/// A stretch of rows.
+struct CombineTask<'a> {
+    hidden: &'a mut [f32],
+    sums: &'a [f32],
+    shared: &'a [f32],
+    /// Of the shared expert's gate, one a row.
+    logits: &'a [f32],
+    finite: bool,
+}
+
+impl CombineTask<'_> {
+    fn run(&mut self, width: usize) {
+        let rows = self.hidden.chunks_exact_mut(width).zip(self.sums.chunks_exact(width));
+        for ((hidden, sums), (shared, logit)) in rows.zip(self.shared.chunks_exact(width).zip(self.logits)) {
             let weight = sigmoid(*logit);
+            let mut finite = true;
             for ((hidden, sum), shared) in hidden.iter_mut().zip(sums).zip(shared) {
                 *hidden += sum + weight * shared;
                 finite &= hidden.is_finite();
             }
+            self.finite &= finite;
         }
-        if finite { Ok(()) } else { Err(NotFinite) }
+    }
+}
+
+impl Cost for CombineTask<'_> {
+    fn cost(&self) -> usize {
+        self.hidden.len() * COMBINE_COST
+    }
+}
+
+/// A stretch of rows on their way through the router.
+struct RouteTask<'a> {
+    /// rows x experts: logits, then probabilities.
+    values: &'a mut [f32],
+    picks: Vec<Vec<Pick>>,
+}
+
+impl Cost for RouteTask<'_> {
+    fn cost(&self) -> usize {
+        self.values.len() * ROUTE_COST
     }
 }

@@ -31,6 +31,11 @@ pub(crate) fn share<T: Send + Cost>(tasks: &mut [T], work: &(impl Fn(&mut T) + S
     }
 }
 
+/// Rows of one piece, where `rows` rows that cost `row_cost` each are shared out; at least 1.
+pub(crate) fn stretch(rows: usize, row_cost: usize) -> usize {
+    rows.div_ceil(pieces(rows * row_cost)).max(1)
+}
+
 /// Number of pieces into which work of `total` multiply-adds is worth cutting.
 pub(crate) fn pieces(total: usize) -> usize {
     let threads = current_count();

@@ -4,10 +4,16 @@ use std::ops::Range;
 
 use kvasir_numerics::{InstructionSet, Matrix, product};
 
-use crate::parallel::{Cost, pieces, share};
+use crate::parallel::{Cost, pieces, share, stretch};
 
 /// Outputs per piece come in multiples of this, so that kernels which take several matrix rows at once keep doing so.
 const OUTPUTS_TOGETHER: usize = 4;
+
+/// Rows and outputs of a tile that is transposed at once.
+const TILE: usize = 8;
+
+/// Cost of transposing one value, in multiply-adds.
+const TURN_COST: usize = 16;
 
 /// One product to be done: every row of `rows` with every row of `matrix`.
 pub(crate) struct Product<'a> {
@@ -103,17 +109,29 @@ pub(crate) fn add_product(product: &[f32], count: usize, rows: &mut [f32]) {
     }
 }
 
-/// Sets every element of `out` to `join(element, product's)`, in square tiles: both sides stay within few cache lines,
-/// and a tile is read and written in whole vectors.
+/// Sets every element of `out` to `join(element, product's)`.
 fn turn(
     product: &[f32],
     count: usize,
     rows: Range<usize>,
     out: &mut [f32],
-    join: impl Fn(f32, f32) -> f32 + Copy,
+    join: impl Fn(f32, f32) -> f32 + Copy + Sync,
 ) {
-    const TILE: usize = 8;
     let outputs = product.len() / count;
+    let stretch = stretch(rows.len(), outputs * TURN_COST).next_multiple_of(TILE);
+    let mut tasks: Vec<TurnTask<'_>> = out
+        .chunks_mut(stretch * outputs)
+        .enumerate()
+        .map(|(at, out)| TurnTask { first: rows.start + at * stretch, out })
+        .collect();
+    share(&mut tasks, &|task| turn_rows(product, count, task, join));
+}
+
+/// In square tiles: both sides stay within few cache lines, and a tile is read and written in whole vectors.
+fn turn_rows(product: &[f32], count: usize, task: &mut TurnTask<'_>, join: impl Fn(f32, f32) -> f32 + Copy) {
+    let outputs = product.len() / count;
+    let TurnTask { first, out } = task;
+    let rows = *first..*first + out.len() / outputs;
     for first_row in (0..rows.len()).step_by(TILE) {
         let tile_rows = TILE.min(rows.len() - first_row);
         for first_output in (0..outputs).step_by(TILE) {
@@ -140,6 +158,19 @@ fn turn(
                 }
             }
         }
+    }
+}
+
+/// A stretch of rows from row `first` of the product on.
+struct TurnTask<'a> {
+    first: usize,
+    /// rows x outputs.
+    out: &'a mut [f32],
+}
+
+impl Cost for TurnTask<'_> {
+    fn cost(&self) -> usize {
+        self.out.len() * TURN_COST
     }
 }
 

@@ -2,6 +2,11 @@
 
 use kvasir_numerics::{NotFinite, RowFormat, quantise_row};
 
+use crate::parallel::{Cost, share, stretch};
+
+/// Cost of quantising one value, in multiply-adds.
+const QUANTISE_COST: usize = 16;
+
 /// `count` rows of `width` floats, row-major, with the forms that matrices read. Buffers are kept between uses.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
@@ -45,8 +50,18 @@ impl Rows {
         }
         let row_bytes = row_bytes(format, self.width);
         form.bytes.resize(self.count * row_bytes, 0);
-        for (row, bytes) in self.values.chunks_exact(self.width).zip(form.bytes.chunks_exact_mut(row_bytes)) {
-            quantise_row(row, format, bytes)?;
+        let rows = stretch(self.count, self.width * QUANTISE_COST);
+        let values = self.values.chunks(rows * self.width);
+        let mut tasks: Vec<QuantiseTask<'_>> = values
+            .zip(form.bytes.chunks_mut(rows * row_bytes))
+            .map(|(values, bytes)| QuantiseTask { values, bytes, outcome: Ok(()) })
+            .collect();
+        share(&mut tasks, &|task| {
+            let rows = task.values.chunks_exact(self.width).zip(task.bytes.chunks_exact_mut(row_bytes));
+            task.outcome = rows.into_iter().try_for_each(|(row, bytes)| quantise_row(row, format, bytes));
+        });
+        for task in tasks {
+            task.outcome?;
         }
         form.ready = true;
         Ok(())
@@ -57,6 +72,19 @@ impl Rows {
         let form = &self.forms[usize::from(format.number())];
         assert!(form.ready, "the rows were not prepared in the format of the matrix");
         &form.bytes
+    }
+}
+
+/// A stretch of rows.
+struct QuantiseTask<'a> {
+    values: &'a [f32],
+    bytes: &'a mut [u8],
+    outcome: Result<(), NotFinite>,
+}
+
+impl Cost for QuantiseTask<'_> {
+    fn cost(&self) -> usize {
+        self.values.len() * QUANTISE_COST
     }
 }
 

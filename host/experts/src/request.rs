@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 use kvasir_backbone::Call;
 use kvasir_model::ExpertIndex;
 use kvasir_numerics::{InstructionSet, scale_add};
+use kvasir_threads::{current_count, share};
+
+/// Values to be added up below which one thread does it.
+const LEAST_SHARED: usize = 64 * 1024;
 
 /// Rows that one expert is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +51,8 @@ pub fn group(call: &Call) -> Vec<ExpertRows> {
 pub fn combine(count: usize, hidden: usize, requests: &[ExpertRows], each_rows: &[f32]) -> Vec<f32> {
     let rows_in_all: usize = requests.iter().map(|request| request.rows.len()).sum();
     assert_eq!(each_rows.len(), rows_in_all * hidden, "one row of {hidden} values for each row asked for");
+    let beyond = requests.iter().flat_map(|request| &request.rows).find(|&&row| row as usize >= count);
+    assert_eq!(beyond, None, "a row number is below {count}");
     let mut start = 0;
     let mut parts: Vec<(&ExpertRows, &[f32])> = requests
         .iter()
@@ -60,13 +66,26 @@ pub fn combine(count: usize, hidden: usize, requests: &[ExpertRows], each_rows: 
     parts.sort_by_key(|(request, _)| request.expert);
     let isa = InstructionSet::detect();
     let mut sums = vec![0.0f32; count * hidden];
-    for (request, part) in parts {
-        for ((&row, &weight), values) in
-            request.rows.iter().zip(&request.weights).zip(part.chunks_exact(hidden))
-        {
-            let sum = &mut sums[row as usize * hidden..][..hidden];
-            scale_add(isa, sum, weight, values);
+    let values: usize = parts.iter().map(|(_, part)| part.len()).sum();
+    let pieces = if values < LEAST_SHARED { 1 } else { current_count() };
+    let stretch = count.div_ceil(pieces).max(1);
+    let mut tasks: Vec<(usize, &mut [f32])> = sums
+        .chunks_mut((stretch * hidden).max(1))
+        .enumerate()
+        .map(|(at, sums)| (at * stretch, sums))
+        .collect();
+    share(&mut tasks, |(first, sums)| {
+        for (request, part) in &parts {
+            let rows = request.rows.iter().zip(&request.weights).zip(part.chunks_exact(hidden));
+            for ((&row, &weight), values) in rows {
+                if let Some(sum) = (row as usize)
+                    .checked_sub(*first)
+                    .and_then(|row| sums.get_mut(row * hidden..)?.get_mut(..hidden))
+                {
+                    scale_add(isa, sum, weight, values);
+                }
+            }
         }
-    }
+    });
     sums
 }

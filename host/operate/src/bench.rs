@@ -63,8 +63,7 @@ pub fn command(settings: &Settings, options: &BenchOptions, json: bool) -> Resul
         }
     }
     drop(spinner);
-    let measured =
-        [("prefill", &mut prefill), ("decode", &mut decode)].map(|(name, rates)| summary(name, rates));
+    let measured = [("prefill", &prefill), ("decode", &decode)].map(|(name, rates)| summary(name, rates));
     if json {
         output::object(&json!({
             "machine": machine(), "model": local.model.name(), "threads": local.backbone.threads(),
@@ -124,11 +123,12 @@ fn decode_rate(local: &Local, count: usize) -> Result<f64> {
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
-fn summary(name: &str, rates: &mut [f64]) -> Value {
+fn summary(name: &str, runs: &[f64]) -> Value {
+    let mut rates = runs.to_vec();
     rates.sort_by(f64::total_cmp);
     json!({
         "name": name, "value": rates[rates.len() / 2], "best": rates[rates.len() - 1], "unit": "tokens/s",
-        "aim": null, "better": "higher", "met": null, "note": "median of the runs",
+        "aim": null, "better": "higher", "met": null, "note": "median of the runs", "runs": runs,
     })
 }
 

@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 
+mod attend;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -75,6 +76,7 @@ use avx2::lanes;
 ))]
 use simd128::lanes;
 
+pub use attend::{attention_scores, weighted_sum};
 pub use delta::{convolve, delta_step};
 pub use format::{Format, RowFormat};
 pub use function::{

@@ -49,7 +49,7 @@ pub(crate) fn fold(mut partial: [f32; LANES]) -> f32 {
 }
 
 #[inline(always)]
-fn dot_lanes(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn dot_lanes(a: &[f32], b: &[f32]) -> f32 {
     let mut partial = [0f32; LANES];
     let (a_whole, a_rest) = a.as_chunks::<LANES>();
     let (b_whole, b_rest) = b.as_chunks::<LANES>();
@@ -87,7 +87,7 @@ pub(crate) fn sum_lanes(x: &[f32]) -> f32 {
 }
 
 #[inline(always)]
-fn scale_add_lanes(acc: &mut [f32], w: f32, x: &[f32]) {
+pub(crate) fn scale_add_lanes(acc: &mut [f32], w: f32, x: &[f32]) {
     for (acc, x) in acc.iter_mut().zip(x) {
         *acc += w * x;
     }
