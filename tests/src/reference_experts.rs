@@ -9,7 +9,7 @@ use std::time::Instant;
 use kvasir_backbone::{Call, CallId, Completed, ExpertIndex, Experts, ExpertsError, Progress};
 use kvasir_model::Model;
 use kvasir_numerics::{InstructionSet, NotFinite, Swiglu, swiglu};
-use rayon::prelude::*;
+use kvasir_threads::share;
 
 /// Computes calls in the order of their submission, when polled.
 pub struct ReferenceExperts {
@@ -79,22 +79,21 @@ impl ReferenceExperts {
                 requests[usize::from(pick.expert.0)].push((row, pick.weight));
             }
         }
-        let answers: Vec<Vec<f32>> = requests
-            .par_iter()
-            .enumerate()
-            .map(|(expert, requests)| {
-                if requests.is_empty() {
-                    return Ok(Vec::new());
-                }
-                let rows: Vec<u8> = requests
-                    .iter()
-                    .flat_map(|(row, _)| &call.rows[row * row_bytes..(row + 1) * row_bytes])
-                    .copied()
-                    .collect();
-                let expert = ExpertIndex(expert as u16);
-                self.expert(call, expert, &rows, requests.len(), InstructionSet::detect())
-            })
-            .collect::<Result<_, ExpertsError>>()?;
+        let mut answers: Vec<Result<Vec<f32>, ExpertsError>> = requests.iter().map(|_| Ok(Vec::new())).collect();
+        let mut tasks: Vec<_> = requests.iter().zip(&mut answers).enumerate().collect();
+        share(&mut tasks, |(expert, (requests, answer))| {
+            if requests.is_empty() {
+                return;
+            }
+            let rows: Vec<u8> = requests
+                .iter()
+                .flat_map(|(row, _)| &call.rows[row * row_bytes..(row + 1) * row_bytes])
+                .copied()
+                .collect();
+            let expert = ExpertIndex(*expert as u16);
+            **answer = self.expert(call, expert, &rows, requests.len(), InstructionSet::detect());
+        });
+        let answers: Vec<Vec<f32>> = answers.into_iter().collect::<Result<_, ExpertsError>>()?;
         let mut sums = vec![0.0; call.count() * hidden];
         for (requests, answers) in requests.iter().zip(&answers) {
             for (&(row, weight), values) in requests.iter().zip(answers.chunks_exact(hidden)) {
