@@ -79,7 +79,8 @@ impl ReferenceExperts {
                 requests[usize::from(pick.expert.0)].push((row, pick.weight));
             }
         }
-        let mut answers: Vec<Result<Vec<f32>, ExpertsError>> = requests.iter().map(|_| Ok(Vec::new())).collect();
+        let mut answers: Vec<Result<Vec<f32>, ExpertsError>> =
+            requests.iter().map(|_| Ok(Vec::new())).collect();
         let mut tasks: Vec<_> = requests.iter().zip(&mut answers).enumerate().collect();
         share(&mut tasks, |(expert, (requests, answer))| {
             if requests.is_empty() {
