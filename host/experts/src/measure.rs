@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use kvasir_model::{ExpertIndex, LayerIndex};
 use kvasir_numerics::{InstructionSet, NotFinite, product, swiglu};
-use rayon::prelude::*;
+use kvasir_threads::share;
 
 use crate::error::RunnerError;
 use crate::request::ExpertRows;
@@ -48,7 +48,7 @@ pub enum MeasureError {
 pub enum Evaluator<'a> {
     /// A runner: the sandboxed kernel, with all that a call costs. The experts must be loaded ([`MadeUpExperts::load`]).
     Runner(&'a ExpertRunner),
-    /// The same arithmetic natively, expert by expert on the rayon pool that it is called in.
+    /// The same arithmetic natively, expert by expert on the threads that the caller has entered.
     Native(InstructionSet),
     /// One product alone, natively: the expert's gate matrix with rows that are quantised within the measured time. It is
     /// what other libraries call a matrix multiplication by expert number.
@@ -91,7 +91,7 @@ impl<'a> Bench<'a> {
         Bench { evaluator, experts, rows, buffers: Mutex::new(Vec::new()) }
     }
 
-    /// Computes one call and throws the answer away. Runs on the rayon pool that it is called in.
+    /// Computes one call and throws the answer away. Runs on the threads that the caller has entered.
     ///
     /// # Errors
     /// Where the runner or the arithmetic fails.
@@ -145,15 +145,16 @@ impl<'a> Bench<'a> {
         requests: &[ExpertRows],
         compute: impl Fn(&ExpertRows, &mut Buffers) -> Result<(), MeasureError> + Sync,
     ) -> Result<(), MeasureError> {
-        requests.par_iter().with_max_len(1).try_for_each(|request| {
+        let mut tasks: Vec<_> = requests.iter().map(|request| (request, Ok(()))).collect();
+        share(&mut tasks, |(request, outcome)| {
             let taken = self.buffers.lock().ok().and_then(|mut buffers| buffers.pop());
             let mut buffers = taken.unwrap_or_default();
-            let outcome = compute(request, &mut buffers);
+            *outcome = compute(request, &mut buffers);
             if let Ok(mut kept) = self.buffers.lock() {
                 kept.push(buffers);
             }
-            outcome
-        })
+        });
+        tasks.into_iter().try_for_each(|(_, outcome)| outcome)
     }
 
     /// The rows that a request names, back to back, as a runner gathers them.

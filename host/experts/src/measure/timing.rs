@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use kvasir_model::ExpertIndex;
+use kvasir_threads::Threads;
 
 use super::{Bench, MeasureError};
 use crate::request::ExpertRows;
@@ -81,11 +82,10 @@ pub fn on_threads<T: Send>(
     threads: NonZeroUsize,
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, MeasureError> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build();
-    let pool = pool.map_err(|error| {
+    let threads = Threads::new(threads, "measured").map_err(|error| {
         MeasureError::Impossible(format!("{threads} threads cannot be started ({error}); name fewer"))
     })?;
-    Ok(pool.install(work))
+    Ok(threads.within(work))
 }
 
 /// The call of a turn where experts take turns: `at_once` of `experts` experts, `rows` rows each.
