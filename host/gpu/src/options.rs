@@ -86,6 +86,19 @@ pub struct Adapter {
     pub buffer_bytes: u64,
 }
 
+impl Adapter {
+    /// Before one is known.
+    pub(crate) fn none() -> Self {
+        Adapter {
+            name: String::new(),
+            driver: String::new(),
+            kind: AdapterKind::Other,
+            binding_bytes: 0,
+            buffer_bytes: 0,
+        }
+    }
+}
+
 impl Default for GpuOptions {
     fn default() -> Self {
         GpuOptions {
