@@ -19,6 +19,7 @@ fn main() -> ExitCode {
                 }
             }
         }
+        [] => kvasir_gpu_process::serve::run(),
         _ => {
             eprintln!("usage: kvasir-gpu check FILE");
             ExitCode::from(2)

@@ -14,6 +14,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod block;
+mod block_sums;
 #[cfg(any(
     target_arch = "x86_64",
     all(target_arch = "aarch64", target_endian = "little"),
@@ -77,6 +78,7 @@ use avx2::lanes;
 use simd128::lanes;
 
 pub use attend::{attention_scores, weighted_sum};
+pub use block_sums::{block_sums, sums_per_block};
 pub use delta::{convolve, delta_step};
 pub use format::{Format, RowFormat};
 pub use function::{
