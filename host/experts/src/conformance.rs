@@ -1,5 +1,6 @@
 //! Proves a plugin on the golden vectors inside its signature.
 
+use kvasir_gpu::GpuError;
 use kvasir_numerics::golden::{GoldenVector, Outcome, VectorError};
 use kvasir_numerics::{Swiglu, SwigluError};
 use kvasir_plugin::VerifiedPlugin;
@@ -72,6 +73,63 @@ pub enum ConformanceError {
         found: u32,
         /// Bits due.
         expected: u32,
+    },
+    /// The shader is further from the definition than the manifest allows.
+    #[error(
+        "golden vector {file}: the shader's value {index} of row {row} is {found}, {expected} was due and the manifest's tolerance \
+         does not cover that; compute on the CPU, or ask the publisher for a correct package"
+    )]
+    Deviates {
+        /// The file.
+        file: String,
+        /// The row.
+        row: usize,
+        /// The value's index in its row.
+        index: usize,
+        /// The value found, as text.
+        found: String,
+        /// The value due, as text.
+        expected: String,
+    },
+    /// A row of the shader points elsewhere than the manifest allows.
+    #[error(
+        "golden vector {file}: the cosine between the shader's row {row} and the one that was due is {found}, the manifest promises \
+         {least}; compute on the CPU, or ask the publisher for a correct package"
+    )]
+    Turned {
+        /// The file.
+        file: String,
+        /// The row.
+        row: usize,
+        /// The cosine found, as text.
+        found: String,
+        /// The least that the manifest promises, as text.
+        least: String,
+    },
+    /// An integer sum of the shader is not the definition's.
+    #[error(
+        "golden vector {file}: the shader's integer sum {index} of matrix {matrix} is {found}, {expected} was due; do not use this \
+         plugin on a GPU"
+    )]
+    Sums {
+        /// The file.
+        file: String,
+        /// gate, up or down.
+        matrix: &'static str,
+        /// The sum's index: row by row, output by output, block by block.
+        index: usize,
+        /// The sum found.
+        found: i32,
+        /// The sum due.
+        expected: i32,
+    },
+    /// The GPU gave no answer.
+    #[error("golden vector {file}: {source}")]
+    Gpu {
+        /// The file.
+        file: String,
+        /// What the GPU's side says.
+        source: GpuError,
     },
 }
 

@@ -302,7 +302,7 @@ fn select<'a>(rows: Rows<'a>, chosen: &[u32], gathered: &'a mut Vec<u8>) -> &'a 
     }
 }
 
-fn stored_bytes(weights: &Swiglu<'_>) -> u64 {
+pub(crate) fn stored_bytes(weights: &Swiglu<'_>) -> u64 {
     [weights.gate(), weights.up(), weights.down()].iter().map(|matrix| matrix.bytes().len() as u64).sum()
 }
 

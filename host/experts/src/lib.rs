@@ -8,11 +8,13 @@
 
 mod conformance;
 mod error;
+mod gpu_lane;
 mod lane;
 mod local;
 pub mod measure;
 mod request;
 mod runner;
+mod shader_proof;
 
 pub use conformance::{ConformanceError, Report, conformance};
 pub use error::RunnerError;
@@ -28,3 +30,4 @@ pub use kvasir_sandbox::{KernelLimits, SandboxError};
 pub use local::LocalExperts;
 pub use request::{ExpertRows, combine, group};
 pub use runner::{Device, ExpertRunner, ExpertSource, KernelClass, RunnerOptions, SourceError};
+pub use shader_proof::{FormatDeviation, ShaderReport, shader_conformance};

@@ -1,22 +1,25 @@
 //! The runner: a compiled kernel and as many instances of it as the experts need.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::error::Error;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kvasir_gpu::{Adapter, GpuError, GpuOptions};
+use kvasir_gpu::{Adapter, GpuOptions};
 use kvasir_model::{ExpertIndex, LayerIndex};
 use kvasir_numerics::{RowFormat, Swiglu};
 use kvasir_plugin::{Class, PluginDigest, VerifiedPlugin};
-use kvasir_sandbox::{CompiledKernel, Engine, KernelLimits};
+use kvasir_sandbox::{CompiledKernel, Engine, Fault, KernelLimits, SandboxError};
 use kvasir_threads::share;
 
 use crate::conformance::prove;
 use crate::error::RunnerError;
+use crate::gpu_lane::GpuLane;
 use crate::lane::{Lane, Rows, Shared};
 use crate::request::{ExpertRows, combine};
+use crate::shader_proof::{ShaderReport, prove_shader};
 
 /// Whatever kept a source from giving an expert.
 pub type SourceError = Box<dyn Error + Send + Sync>;
@@ -69,6 +72,8 @@ pub enum KernelClass {
 pub struct ExpertRunner {
     shared: Shared,
     lanes: Vec<Mutex<Lane>>,
+    gpu: Option<Mutex<GpuLane>>,
+    report: Option<ShaderReport>,
     class: KernelClass,
 }
 
@@ -86,16 +91,20 @@ impl Default for RunnerOptions {
 }
 
 impl ExpertRunner {
-    /// Compiles `plugin` in the process's shared engine and proves it on its golden vectors before it may answer anything.
+    /// Compiles `plugin` in the process's shared engine and proves it on its golden vectors before it may answer anything; with
+    /// [`Device::Gpu`] its shader too. Experts whose matrices the shader does not evaluate are computed by the WASM kernel.
     pub fn new(plugin: &VerifiedPlugin, options: RunnerOptions) -> Result<Self, RunnerError> {
         let kernel = CompiledKernel::compile(&Engine::shared()?, plugin)?;
         prove(plugin, &kernel)?;
-        if let Device::Gpu(_) = &options.device {
-            let reason = "this version cannot use one yet".to_owned();
-            return Err(RunnerError::Gpu(GpuError::NoDevice { reason }));
-        }
+        let device = options.device.clone();
         let mut runner = ExpertRunner::from_kernel(kernel, options);
         if plugin.manifest().class == Class::Tolerance {
+            runner.class = KernelClass::Tolerance;
+        }
+        if let Device::Gpu(options) = device {
+            let mut gpu = GpuLane::new(plugin, options)?;
+            runner.report = Some(prove_shader(plugin, gpu.gpu())?);
+            runner.gpu = Some(Mutex::new(gpu));
             runner.class = KernelClass::Tolerance;
         }
         Ok(runner)
@@ -114,7 +123,7 @@ impl ExpertRunner {
             failures: AtomicU64::new(0),
         };
         let lanes = (0..options.instances.get()).map(|_| Mutex::new(Lane::default())).collect();
-        ExpertRunner { shared, lanes, class: KernelClass::Exact }
+        ExpertRunner { shared, lanes, gpu: None, report: None, class: KernelClass::Exact }
     }
 
     /// The plugin that computes.
@@ -129,7 +138,12 @@ impl ExpertRunner {
 
     /// The GPU in use, if one is.
     pub fn adapter(&self) -> Option<Adapter> {
-        None
+        self.gpu().map(|gpu| gpu.adapter())
+    }
+
+    /// How close the plugin's shader came to the definition when it was proven, if a GPU is in use.
+    pub fn shader_report(&self) -> Option<&ShaderReport> {
+        self.report.as_ref()
     }
 
     /// Loads an expert. Loading it twice is an error, as is exceeding `held_bytes`.
@@ -139,17 +153,29 @@ impl ExpertRunner {
         expert: ExpertIndex,
         weights: &Swiglu<'_>,
     ) -> Result<(), RunnerError> {
+        if let Some(mut gpu) = self.gpu()
+            && gpu.takes(weights)
+        {
+            if gpu.holds(&self.shared, layer, expert) {
+                return Err(RunnerError::AlreadyHeld { layer, expert });
+            }
+            return gpu.load(&self.shared, layer, expert, weights);
+        }
         self.lane(expert).load(&self.shared, layer, expert, weights)
     }
 
     /// Frees an expert; an expert that is not held is ignored.
     pub fn unload(&self, layer: LayerIndex, expert: ExpertIndex) {
+        if let Some(mut gpu) = self.gpu() {
+            gpu.unload(&self.shared, layer, expert);
+        }
         self.lane(expert).unload(&self.shared, layer, expert);
     }
 
     /// Whether an expert is held now. An expert is lost when the instance that holds it fails.
     pub fn holds(&self, layer: LayerIndex, expert: ExpertIndex) -> bool {
-        self.lane(expert).holds(layer, expert)
+        self.gpu().is_some_and(|mut gpu| gpu.holds(&self.shared, layer, expert))
+            || self.lane(expert).holds(layer, expert)
     }
 
     /// Bytes of the experts held.
@@ -244,16 +270,26 @@ impl ExpertRunner {
             values_in_all += request.rows.len() * rows.hidden;
         }
         let mut out = vec![0.0; values_in_all];
+        let on_gpu = self.on_gpu(source, rows, count, requests)?;
+        let mut gpu_work: Vec<(&ExpertRows, &mut [f32])> = Vec::new();
         let mut lanes: Vec<LaneWork<'_>> = self.lanes.iter().map(|_| LaneWork::default()).collect();
         let mut rest = out.as_mut_slice();
         for request in requests {
             let (mine, others) = rest.split_at_mut(request.rows.len() * rows.hidden);
             rest = others;
-            if !mine.is_empty() {
+            if mine.is_empty() {
+                continue;
+            }
+            if on_gpu.contains(&request.expert) {
+                gpu_work.push((request, mine));
+            } else {
                 let lane = &mut lanes[self.lane_number(request.expert)];
                 lane.rows += request.rows.len();
                 lane.jobs.push((request, mine));
             }
+        }
+        if let (Some(mut gpu), false) = (self.gpu(), gpu_work.is_empty()) {
+            gpu.evaluate(&self.shared, rows, &mut gpu_work)?;
         }
         lanes.retain(|lane| !lane.jobs.is_empty());
         // The longest first, so that the short ones fill up what is left at the end.
@@ -263,6 +299,50 @@ impl ExpertRunner {
             work.outcome?;
         }
         Ok(out)
+    }
+
+    /// The experts of `requests` that the GPU holds, read from `source` if need be; the others are the processor's. The rows are
+    /// checked where the GPU is to see them: a shader does not check.
+    fn on_gpu(
+        &self,
+        source: Option<&dyn ExpertSource>,
+        rows: Rows<'_>,
+        count: usize,
+        requests: &[ExpertRows],
+    ) -> Result<HashSet<ExpertIndex>, RunnerError> {
+        let mut on_gpu = HashSet::new();
+        let Some(mut gpu) = self.gpu() else { return Ok(on_gpu) };
+        let layer = rows.layer;
+        for request in requests.iter().filter(|request| !request.rows.is_empty()) {
+            let expert = request.expert;
+            if gpu.holds(&self.shared, layer, expert) {
+                on_gpu.insert(expert);
+            } else if let (Some(source), false) = (source, self.lane(expert).holds(layer, expert)) {
+                let mut taken = Ok(false);
+                source
+                    .expert(layer, expert, &mut |weights| {
+                        if gpu.takes(weights) {
+                            taken = gpu.read(&self.shared, layer, expert, weights).map(|()| true);
+                        }
+                    })
+                    .map_err(|source| RunnerError::Source { layer, expert, source })?;
+                if taken? {
+                    on_gpu.insert(expert);
+                }
+            }
+        }
+        if let Some(&expert) = on_gpu.iter().min() {
+            kvasir_numerics::check_rows(rows.format, rows.hidden, rows.bytes, count).map_err(|_| {
+                let source = SandboxError::Fault { call: "forward", fault: Fault::MalformedRows };
+                RunnerError::Kernel { layer, expert, source }
+            })?;
+        }
+        Ok(on_gpu)
+    }
+
+    fn gpu(&self) -> Option<MutexGuard<'_, GpuLane>> {
+        // A panic leaves the books of experts as they were before or after a step, and a wrong number is refused by the process.
+        self.gpu.as_ref().map(|gpu| gpu.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn lane_number(&self, expert: ExpertIndex) -> usize {

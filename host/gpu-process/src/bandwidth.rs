@@ -17,7 +17,7 @@ const SOURCE: &str = "
 @group(0) @binding(1) var<storage, read_write> sums: array<u32>;
 
 @compute @workgroup_size(256)
-fn read(@builtin(global_invocation_id) id: vec3<u32>) {
+fn read_all(@builtin(global_invocation_id) id: vec3<u32>) {
     let step = 2048u * 256u;
     var sum = vec4<u32>();
     for (var at = id.x; at < arrayLength(&memory); at += step) {
@@ -44,7 +44,7 @@ pub fn measure(device: &Device, bytes: u64) -> Result<(u64, u64), Failure> {
         label: None,
         layout: None,
         module: &module,
-        entry_point: Some("read"),
+        entry_point: Some("read_all"),
         compilation_options: wgpu::PipelineCompilationOptions::default(),
         cache: None,
     });

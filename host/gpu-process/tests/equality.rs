@@ -10,8 +10,11 @@ use scene::{Deviation, Expert, Random, deviation, device, gpu, rows_format};
 
 use Format::{F16, Q4K, Q8_0};
 
-/// Formats of gate, up and down, and shapes: whole and broken groups of outputs, one block and many.
-const CASES: [([Format; 3], &[(usize, usize)]); 6] = [
+/// Formats of gate, up and down, and (hidden, width) for each shape.
+type Case = ([Format; 3], &'static [(usize, usize)]);
+
+/// Shapes: whole and broken groups of outputs, one block and many.
+const CASES: [Case; 6] = [
     ([Q4K; 3], &[(256, 256), (512, 768), (1280, 512)]),
     ([Q8_0; 3], &[(32, 32), (96, 160), (2080, 64), (64, 1056)]),
     ([F16; 3], &[(1, 1), (33, 17), (300, 129), (64, 1040)]),
@@ -84,7 +87,7 @@ fn integer_sums_are_equal() {
     }
 }
 
-fn compare(options: GpuOptions, cases: &[([Format; 3], &[(usize, usize)])]) {
+fn compare(options: GpuOptions, cases: &[Case]) {
     let mut gpu = gpu(options);
     println!("on {}", gpu.adapter());
     let mut random = Random(3);

@@ -483,11 +483,13 @@ fn divide(a: f32, b: f32) -> f32 {
     return q + remainder / b;
 }
 
-fn exponential(x: f32) -> f32 {
+// `zero` is a zero that no compiler knows: it keeps one from joining the two steps of the reduction, which would round otherwise.
+fn exponential(x: f32, zero: u32) -> f32 {
     // Clamped in integers to -87.3..88: non-negative floats order as signed integers, negative ones as unsigned ones in reverse.
     let clamped = bitcast<f32>(min(bitcast<u32>(min(bitcast<i32>(x), 0x42b00000)), 0xc2ae999au));
     let n = round(clamped * 1.44269504);
-    let r = (clamped - n * 0.693359375) - n * -2.12194440e-4;
+    let coarse = bitcast<f32>(bitcast<u32>(clamped - n * 0.693359375) | zero);
+    let r = coarse - n * -2.12194440e-4;
     var p = 1.9875691500e-4;
     p = p * r + 1.3981999507e-3;
     p = p * r + 8.3334519073e-3;
@@ -504,7 +506,7 @@ fn hidden_values(job: Job, row: u32, first: u32) -> vec4<f32> {
         if first + i < job.columns && row < job.count {
             let g = bitcast<f32>(weights[job.weights + row * job.weights_stride + first + i]);
             let u = bitcast<f32>(row_word(job.rows + row * job.rows_stride + first + i));
-            h[i] = divide(g, 1.0 + exponential(-g)) * u;
+            h[i] = divide(g, 1.0 + exponential(-g, job.reserved_0)) * u;
         }
     }
     return h;
