@@ -125,3 +125,49 @@ fn compare(options: GpuOptions, cases: &[Case]) {
         println!("{formats:?}: {worst:?}");
     }
 }
+
+/// The scalar functions of the step, each through an entry point made for this test: how many of many arguments give other bits.
+#[test]
+fn the_steps_functions_are_within_two_units_of_the_definition() {
+    let Some(options) = device() else { return };
+    let functions: [(&str, fn(f32) -> f32); 4] = [
+        ("exponential(x, job.reserved_0)", kvasir_numerics::exp),
+        ("divide(x, 127.0)", |x| x / 127.0),
+        ("divide(127.0, x)", |x| 127.0 / x),
+        ("divide(x, 1.0 + exponential(-x, job.reserved_0))", kvasir_numerics::silu),
+    ];
+    let mut random = Random(17);
+    let expert = Expert::random(&mut random, [F16; 3], 1024, 1024);
+    let values: Vec<f32> =
+        (0..8 * 1024).map(|index| random.unit() * [1.0, 4.0, 16.0, 60.0][index % 4]).collect();
+    let rows: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    for (text, function) in functions {
+        let source = format!(
+            "{}
+@compute @workgroup_size(64)
+fn f16_accumulators(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {{
+    let job = jobs[group.z];
+    let output = group.x * 64u + lane;
+    if output >= job.outputs || group.y >= job.count {{
+        return;
+    }}
+    let column = (job.out + output) % job.out_stride;
+    let x = bitcast<f32>(row_word(job.rows + group.y * job.rows_stride + column));
+    out[job.out + group.y * job.out_stride + output] = bitcast<u32>({text});
+}}",
+            scene::source()
+        );
+        let mut gpu =
+            kvasir_gpu::Gpu::new(scene::PLUGIN, &source, &scene::formats(), options.clone()).unwrap();
+        expert.load(&mut gpu, 1).unwrap();
+        let found = gpu.accumulators(1, 0, 1, &rows).unwrap();
+        let (mut differing, mut largest) = (0, 0);
+        for (&bits, &x) in found.iter().zip(&values) {
+            let due = function(x).to_bits();
+            differing += usize::from(bits as u32 != due);
+            largest = largest.max((bits as u32).abs_diff(due));
+        }
+        println!("{text}: {differing} of {} differ, by {largest} units at most", values.len());
+        assert!(largest <= 2, "{text}");
+    }
+}
