@@ -23,7 +23,7 @@ fn released() -> VerifiedPlugin {
     let read = |file: &str| std::fs::read(folder.join(file)).unwrap();
     plugin::verified(&kvasir_plugin::PackageContents {
         manifest: read("plugin.toml"),
-        component: read("release/swiglu-0.1.0.wasm"),
+        component: read("release/swiglu-0.2.0.wasm"),
         shaders: plugin::folder_files(&folder.join("shaders")),
         vectors: plugin::folder_files(&folder.join("vectors")),
     })

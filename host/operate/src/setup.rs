@@ -133,7 +133,8 @@ const BUNDLED_MANIFEST: &[u8] = include_bytes!("../../../plugins/swiglu/plugin.t
 const BUNDLED_COMPONENT: &[u8] = include_bytes!("../../../plugins/swiglu/release/swiglu-0.2.0.wasm");
 
 /// The WGSL that the manifest names, as (name, bytes).
-const BUNDLED_SHADERS: &[(&str, &[u8])] = &[];
+const BUNDLED_SHADERS: &[(&str, &[u8])] =
+    &[("swiglu.wgsl", include_bytes!("../../../plugins/swiglu/shaders/swiglu.wgsl"))];
 
 /// The named files of the plugin's folder `vectors`, as (name, bytes).
 macro_rules! vectors {

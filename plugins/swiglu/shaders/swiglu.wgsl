@@ -69,6 +69,16 @@ fn widen(half: u32) -> f32 {
     return widen_four(vec4<u32>(half)).x;
 }
 
+// The value itself, behind a zero that no compiler knows: it cannot join what comes before with what comes
+// after, as drivers do that fuse a product with a sum or put terms in another order.
+fn rounded(x: f32, zero: u32) -> f32 {
+    return bitcast<f32>(bitcast<u32>(x) | zero);
+}
+
+fn rounded_four(x: vec4<f32>, zero: u32) -> vec4<f32> {
+    return bitcast<vec4<f32>>(bitcast<vec4<u32>>(x) | vec4<u32>(zero));
+}
+
 fn dot_16(a: vec4<u32>, b: vec4<u32>) -> i32 {
     return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
 }
@@ -122,8 +132,9 @@ fn q4_k_sums(job: Job, head: Q4K, start: u32, row: u32, block: u32) -> vec2<i32>
     return vec2<i32>(scaled, lowered);
 }
 
-fn q4_k_term(head: Q4K, row_scale: f32, sums: vec2<i32>) -> f32 {
-    return (head.scale * row_scale) * f32(sums.x) - (head.minimum * row_scale) * f32(sums.y);
+fn q4_k_term(head: Q4K, row_scale: f32, sums: vec2<i32>, zero: u32) -> f32 {
+    let scaled = rounded((head.scale * row_scale) * f32(sums.x), zero);
+    return rounded(scaled - rounded((head.minimum * row_scale) * f32(sums.y), zero), zero);
 }
 
 @compute @workgroup_size(32, 4)
@@ -142,7 +153,7 @@ fn q4_k_one_row(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
         for (var block = lane.y; block < blocks; block += slices) {
             let head = q4_k_header(start, block);
             let scale = row_word(scales + block);
-            let term = q4_k_term(head, bitcast<f32>(scale), q4_k_sums(job, head, start, row, block));
+            let term = q4_k_term(head, bitcast<f32>(scale), q4_k_sums(job, head, start, row, block), job.reserved_0);
             if slices == 1u {
                 sum += term;
                 worst = max(worst, scale);
@@ -212,7 +223,9 @@ fn q4_k_many_rows(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invoca
         let scale = four_row_words(scales + vec4<u32>(block));
         worst = max(worst, scale);
         let d = bitcast<vec4<f32>>(scale);
-        sum += (head.scale * d) * vec4<f32>(scaled) - (head.minimum * d) * vec4<f32>(lowered);
+        let up = rounded_four((head.scale * d) * vec4<f32>(scaled), job.reserved_0);
+        let down = rounded_four((head.minimum * d) * vec4<f32>(lowered), job.reserved_0);
+        sum += rounded_four(up - down, job.reserved_0);
     }
     write_four(job, first, output, sum, worst);
 }
@@ -299,7 +312,7 @@ fn q8_0_one_row(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
             let scale = row_word(scales + block);
             let x = (row >> 2u) + block * 2u;
             let isum = dot_16(w.low, rows[x]) + dot_16(w.high, rows[x + 1u]);
-            let term = (w.scale * bitcast<f32>(scale)) * f32(isum);
+            let term = rounded((w.scale * bitcast<f32>(scale)) * f32(isum), job.reserved_0);
             if slices == 1u {
                 sum += term;
                 worst = max(worst, scale);
@@ -345,7 +358,7 @@ fn q8_0_many_rows(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invoca
         );
         let scale = four_row_words(scales + vec4<u32>(block));
         worst = max(worst, scale);
-        sum += (w.scale * bitcast<vec4<f32>>(scale)) * vec4<f32>(isum);
+        sum += rounded_four((w.scale * bitcast<vec4<f32>>(scale)) * vec4<f32>(isum), job.reserved_0);
     }
     write_four(job, first, output, sum, worst);
 }
@@ -483,20 +496,19 @@ fn divide(a: f32, b: f32) -> f32 {
     return q + remainder / b;
 }
 
-// `zero` is a zero that no compiler knows: it keeps one from joining the two steps of the reduction, which would round otherwise.
 fn exponential(x: f32, zero: u32) -> f32 {
     // Clamped in integers to -87.3..88: non-negative floats order as signed integers, negative ones as unsigned ones in reverse.
     let clamped = bitcast<f32>(min(bitcast<u32>(min(bitcast<i32>(x), 0x42b00000)), 0xc2ae999au));
     let n = round(clamped * 1.44269504);
-    let coarse = bitcast<f32>(bitcast<u32>(clamped - n * 0.693359375) | zero);
-    let r = coarse - n * -2.12194440e-4;
+    let r = rounded(rounded(clamped - n * 0.693359375, zero) - n * -2.12194440e-4, zero);
     var p = 1.9875691500e-4;
-    p = p * r + 1.3981999507e-3;
-    p = p * r + 8.3334519073e-3;
-    p = p * r + 4.1665795894e-2;
-    p = p * r + 1.6666665459e-1;
-    p = p * r + 5.0000001201e-1;
-    return (((p * (r * r)) + r) + 1.0) * bitcast<f32>((i32(n) + 127) << 23u);
+    p = rounded(p * r, zero) + 1.3981999507e-3;
+    p = rounded(p * r, zero) + 8.3334519073e-3;
+    p = rounded(p * r, zero) + 4.1665795894e-2;
+    p = rounded(p * r, zero) + 1.6666665459e-1;
+    p = rounded(p * r, zero) + 5.0000001201e-1;
+    let sum = rounded(rounded(p * rounded(r * r, zero), zero) + r, zero) + 1.0;
+    return rounded(sum, zero) * bitcast<f32>((i32(n) + 127) << 23u);
 }
 
 // Four values of h from position `first`; zero past the end. g lies in binding 1, u in binding 2.
