@@ -130,7 +130,8 @@ fn compare(options: GpuOptions, cases: &[Case]) {
 #[test]
 fn the_steps_functions_are_within_two_units_of_the_definition() {
     let Some(options) = device() else { return };
-    let functions: [(&str, fn(f32) -> f32); 4] = [
+    type Function = fn(f32) -> f32;
+    let functions: [(&str, Function); 4] = [
         ("exponential(x, job.reserved_0)", kvasir_numerics::exp),
         ("divide(x, 127.0)", |x| x / 127.0),
         ("divide(127.0, x)", |x| 127.0 / x),
