@@ -10,11 +10,11 @@ use std::sync::Arc;
 use kvasir_link::TlsTrust;
 use kvasir_wire::{
     frame::{HUB_STREAM, Kind},
-    handshake::{Features, HolderHandshake, Purpose},
+    handshake::{Class, Features, HolderHandshake, Purpose},
     id::{Nonce, PluginDigest, SessionId},
     limits::{MAX_BULK_PAYLOAD_BYTES, MAX_MESSAGE_BYTES},
     message::{Drain, DrainReason},
-    pairing::PairRequest,
+    pairing::{Expectation, PairRequest},
     receipt::{Receipt, SignedReceipt},
     refusal::{Refusal, RefusalCode},
     ticket::{EdgeKey, Role, Ticket},
@@ -335,6 +335,75 @@ async fn a_declined_worker_waits_and_is_offered_again() {
     let pairing = tokio::spawn(async move { link.pair(&worker_key, &worker_expectation()).await });
     let _backbone = scene.take_offer(&mut control, &backbone_key).await;
     pairing.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_of_class_tolerance_is_no_worker_for_who_accepts_exact_alone_and_both_hear_why() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let mut control = scene.control(&key(3)).await;
+    let worker_key = key(2);
+    let link = worker_of(&scene, &worker_key, Class::Tolerance).await;
+    let refusal = match link {
+        Ok(mut link) => refused(&mut link.receiver).await,
+        Err(kvasir_link::LinkError::Refused(refusal)) => refusal,
+        Err(other) => panic!("failed without a refusal: {other}"),
+    };
+    assert_eq!(refusal.code, RefusalCode::ClassNotAccepted);
+    assert!(refusal.sentence.contains("class tolerance") && refusal.sentence.contains("class exact"));
+    assert!(refusal.what_to_do.contains("--device cpu") && refusal.what_to_do.contains("--accept tolerance"));
+    assert!(refusal.retry_after.is_some(), "another backbone may come");
+    let told = Refusal::decode(&expect(&mut control.receiver, Kind::Refuse).await.bytes).unwrap();
+    assert_eq!(told.code, RefusalCode::ClassNotAccepted);
+    assert!(told.sentence.contains(&worker_key.public().to_string()), "{told}");
+    assert_eq!(told.what_to_do, refusal.what_to_do);
+    let status = get(scene.hub, "/v1/status").await;
+    assert!(status.contains("class_not_accepted"), "{status}");
+}
+
+#[tokio::test]
+async fn the_class_of_a_session_is_the_worker_s_and_its_receipts_say_it() {
+    for class in [Class::Exact, Class::Tolerance] {
+        let ledger = Arc::new(MemoryLedger::default());
+        let scene = Scene::start(ledger.clone()).await;
+        let (worker_key, backbone_key) = (key(2), key(3));
+        let mut control = scene.backbone(&backbone_key, control_accepting(Class::Tolerance)).await.unwrap();
+        let link = worker_of(&scene, &worker_key, class).await.unwrap();
+        let expectation = Expectation { class: Some(class), ..worker_expectation() };
+        let pairing_key = worker_key.clone();
+        let pairing = tokio::spawn(async move { link.pair(&pairing_key, &expectation).await.unwrap() });
+        let mut backbone = scene.take_offer(&mut control, &backbone_key).await;
+        let session = pairing.await.unwrap();
+        assert_eq!((session.transcript.class, backbone.session.transcript.class), (class, class));
+        let mut worker = WorkerEnd { session, key: worker_key };
+        let receipt = whole_session(&mut worker, &mut backbone, &[(10, 20)]).await;
+        assert_eq!((receipt.terms.class, ledger.last_receipt().terms.class), (class, class));
+        scene.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_receipt_of_another_class_than_the_session_s_is_disputed() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let (mut worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
+    backbone.grant().await;
+    backbone.call(1, vec![1; 10]).await;
+    worker.answer(&[1; 10], vec![2; 5]).await;
+    backbone.take(1, 10, &[2; 5]).await;
+    backbone.ask_to_drain().await;
+    let cut = backbone.cut().await;
+    backbone.countersign(cut, &[], |receipt| receipt.terms.class = Class::Tolerance).await;
+    let refusal = refused(&mut worker.session.receiver).await;
+    assert_eq!(refusal.code, RefusalCode::ReceiptDisputed);
+    assert!(refusal.sentence.contains("class"), "{refusal}");
+}
+
+async fn worker_of(
+    scene: &Scene,
+    key: &kvasir_wire::key::SecretKey,
+    class: Class,
+) -> Result<kvasir_link::Connected, kvasir_link::LinkError> {
+    let ticket = scene.ticket(Role::Worker, key);
+    worker_of_class(&scene.url(), &TlsTrust::PlainText, &ticket, key, vec![PLUGIN], class).await
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use kvasir_link::LinkError;
 use kvasir_model::LayerIndex;
 use kvasir_wire::account::{Grant, Statement as _};
 use kvasir_wire::frame::Kind;
-use kvasir_wire::handshake::{Features, HolderHandshake, Purpose, WorkerOffer};
+use kvasir_wire::handshake::{Class, Features, HolderHandshake, Purpose, WorkerOffer};
 use kvasir_wire::id::{Nonce, PluginDigest};
 use kvasir_wire::message::NotHeldReason;
 use kvasir_wire::note::Note;
@@ -161,6 +161,7 @@ fn a_ticket_in_the_wrong_hands_is_refused_and_both_are_told() {
         plugins: vec![PluginDigest(plugin().digest().0)],
         formats: vec![8],
         memory_bytes: 1 << 30,
+        class: Class::Exact,
     };
     let (handshake, hello) = HolderHandshake::start(
         &ticket,

@@ -1,4 +1,5 @@
-//! Whether a worker and a backbone fit: a plugin that both have and both tickets may allow, and a tensor format in common.
+//! Whether a worker and a backbone fit: a plugin that both have and both tickets may allow, a tensor format in common, and
+//! results of a class that the backbone accepts.
 
 use kvasir_wire::{
     handshake::{Admission, BackboneOffer, WorkerOffer},
@@ -39,6 +40,19 @@ pub(super) fn common_plugin(
                 offer.formats, wanted.formats
             ),
             "run the worker with a plugin that takes these formats",
+        )
+        .retry_after(RETRY_SECONDS));
+    }
+    if !wanted.accepts.accepts(offer.class) {
+        return Err(Refusal::new(
+            RefusalCode::ClassNotAccepted,
+            format!(
+                "the worker's results are of class {}, the backbone accepts class {} alone",
+                offer.class.name(),
+                wanted.accepts.name()
+            ),
+            "run the worker on the CPU (kvasir worker --device cpu), or let the backbone accept the class (kvasir run \
+             --accept tolerance)",
         )
         .retry_after(RETRY_SECONDS));
     }

@@ -164,6 +164,7 @@ impl Waiter<'_> {
             session,
             worker: self.link.admission.holder,
             plugin: found.plugin,
+            class: self.offer.class,
             formats: self.offer.formats.clone(),
             memory_bytes: self.offer.memory_bytes,
             payee,
@@ -212,7 +213,7 @@ impl Waiter<'_> {
             backbone: (&backbone.admission).into(),
             plugin: found.plugin,
             model: found.offer.model,
-            class: found.offer.class,
+            class: self.offer.class,
             features: self.link.admission.features.common(backbone.admission.features),
         };
         match self.sign_both(&mut backbone, transcript).await {

@@ -178,7 +178,7 @@ impl Scene {
         let expectation = Expectation {
             plugins: vec![request.plugin],
             model: Some(MODEL),
-            class: Some(Class::Exact),
+            class: Some(request.class),
             peer: Some(request.worker),
             session: Some(request.session),
         };
@@ -235,17 +235,27 @@ pub async fn worker_at(
     key: &SecretKey,
     plugins: Vec<PluginDigest>,
 ) -> Result<Connected, LinkError> {
-    let offer = WorkerOffer { plugins, formats: vec![FORMAT], memory_bytes: 1 << 30 };
+    worker_of_class(url, trust, ticket, key, plugins, Class::Exact).await
+}
+
+pub async fn worker_of_class(
+    url: &str,
+    trust: &TlsTrust,
+    ticket: &Ticket,
+    key: &SecretKey,
+    plugins: Vec<PluginDigest>,
+    class: Class,
+) -> Result<Connected, LinkError> {
+    let offer = WorkerOffer { plugins, formats: vec![FORMAT], memory_bytes: 1 << 30, class };
     connect_worker(url, trust, ticket, key, offer, Features::NONE, &LinkOptions::default()).await
 }
 
 pub fn control_purpose() -> Purpose {
-    Purpose::Control(BackboneOffer {
-        model: MODEL,
-        plugins: vec![PLUGIN],
-        formats: vec![FORMAT],
-        class: Class::Exact,
-    })
+    control_accepting(Class::Exact)
+}
+
+pub fn control_accepting(accepts: Class) -> Purpose {
+    Purpose::Control(BackboneOffer { model: MODEL, plugins: vec![PLUGIN], formats: vec![FORMAT], accepts })
 }
 
 pub fn worker_expectation() -> Expectation {
@@ -361,7 +371,7 @@ impl BackboneEnd {
             payee: request.payee,
             model: MODEL,
             plugin: request.plugin,
-            class: Class::Exact,
+            class: request.class,
             price: request.price,
             from: 0,
         };
@@ -473,7 +483,12 @@ pub async fn whole_session(
 }
 
 pub fn worker_purpose() -> Purpose {
-    Purpose::Worker(WorkerOffer { plugins: vec![PLUGIN], formats: vec![FORMAT], memory_bytes: 1 << 30 })
+    Purpose::Worker(WorkerOffer {
+        plugins: vec![PLUGIN],
+        formats: vec![FORMAT],
+        memory_bytes: 1 << 30,
+        class: Class::Exact,
+    })
 }
 
 /// The hub's whole HTTP answer.

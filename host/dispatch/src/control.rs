@@ -68,7 +68,7 @@ async fn dial(shared: &Shared) -> Result<Connected, LinkError> {
         model: ModelDigest(shared.model_digest),
         plugins: options.plugins.clone(),
         formats: shared.formats.clone(),
-        class: options.class,
+        accepts: options.accepts,
     });
     connect_backbone(
         &options.hub,
@@ -116,6 +116,18 @@ async fn consider(shared: &Arc<Shared>, link: &Connected, request: PairRequest) 
                 "the model's experts hold tensors of GGUF format {format}, which the worker's kernels do not take"
             ),
             "run the worker with a plugin that takes this format",
+        ))
+    } else if !shared.options.accepts.accepts(request.class) {
+        // The hub should not have asked: what this side told it is not what it goes by.
+        Err(Refusal::new(
+            RefusalCode::ClassNotAccepted,
+            format!(
+                "the worker's results are of class {}, this backbone accepts class {} alone",
+                request.class.name(),
+                shared.options.accepts.name()
+            ),
+            "run the worker on the CPU (kvasir worker --device cpu), or let the backbone accept the class (kvasir run \
+             --accept tolerance)",
         ))
     } else {
         shared.reserve(request.session.0, &request.worker.to_string()).ok_or_else(|| {

@@ -30,8 +30,9 @@ pub struct SwarmOptions {
     pub key: SecretKey,
     /// Plugins that workers may compute with, best first. They must be those that this machine computes with.
     pub plugins: Vec<PluginDigest>,
-    /// How equal results must be.
-    pub class: Class,
+    /// The loosest class of results that is accepted. Workers of class tolerance move bits; tokens may then differ where
+    /// two logits are close.
+    pub accepts: Class,
     /// How experts are dealt over workers.
     pub placement: Placement,
     /// Layers whose experts are given away.
@@ -60,7 +61,7 @@ impl SwarmOptions {
             ticket,
             key,
             plugins: vec![plugin],
-            class: Class::Exact,
+            accepts: Class::Exact,
             placement: Placement::default(),
             remote_layers: Vec::new(),
             remote_experts: None,

@@ -49,7 +49,7 @@ async fn pair(
     let expectation = Expectation {
         plugins: if options.plugins.contains(&request.plugin) { vec![request.plugin] } else { Vec::new() },
         model: Some(ModelDigest(shared.model_digest)),
-        class: Some(options.class),
+        class: Some(request.class),
         peer: Some(request.worker),
         session: Some(request.session),
     };
@@ -71,7 +71,8 @@ async fn pair(
     let assigned = assignment(&shared.model, &share)
         .map_err(|error| refuse(error.to_string(), "check the backbone's model file"))?;
     let keys = ReceiptKeys { hub: ticket.claims().hub, worker: request.worker, backbone: key.public() };
-    let session = Arc::new(Session::new(request.session, slot, request.worker, link.sender.clone()));
+    let session =
+        Arc::new(Session::new(request.session, slot, request.worker, link.sender.clone(), request.class));
     let blobs = BlobServer::start(Arc::clone(&shared.model), Arc::clone(&session), &assigned);
     session.assign(assigned);
     if !shared.take_seat(&session) {
@@ -129,7 +130,8 @@ fn grant(shared: &Shared, request: &PairRequest) -> Result<(Note, Terms), GrantE
         payee: request.payee,
         model: ModelDigest(shared.model_digest),
         plugin: request.plugin,
-        class: options.class,
+        // In the expectation, so in the transcript.
+        class: request.class,
         price: request.price,
         from: 0,
     };

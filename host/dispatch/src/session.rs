@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use kvasir_backbone::{Call, CallId};
 use kvasir_link::LinkSender;
 use kvasir_wire::frame::{HUB_STREAM, Kind, PAIR_STREAM};
+use kvasir_wire::handshake::Class;
 use kvasir_wire::id::SessionId;
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::message::{
@@ -55,10 +56,11 @@ pub(crate) struct State {
 }
 
 impl Session {
-    pub(crate) fn new(id: SessionId, slot: usize, worker: PublicKey, link: LinkSender) -> Self {
+    pub(crate) fn new(id: SessionId, slot: usize, worker: PublicKey, link: LinkSender, class: Class) -> Self {
         let numbers = WorkerStatistics {
             session: id.to_string(),
             worker: worker.to_string(),
+            class: class.name(),
             connected: true,
             ..WorkerStatistics::default()
         };

@@ -155,6 +155,7 @@ impl SessionTask {
             }),
             (Outcome::Failed(failure), _) => {
                 tracing::debug!(session = %self.session.id.short(), call = number, %failure, "the worker refused a call");
+                self.session.state().numbers.last_failure = Some(failure.to_string());
                 Err(())
             }
             (Outcome::Rows(_), None) => Err(()),

@@ -50,6 +50,8 @@ pub struct WorkerStatistics {
     pub session: String,
     /// The worker's key, as text.
     pub worker: String,
+    /// The class of its results by the transcript: `exact` or `tolerance`.
+    pub class: &'static str,
     /// Whether the session stands.
     pub connected: bool,
     /// Experts it holds for this backbone.
@@ -60,6 +62,8 @@ pub struct WorkerStatistics {
     pub accepted: u64,
     /// Results of it that do not count: late, refused, wrong.
     pub excluded: u64,
+    /// What it said when it last refused a call.
+    pub last_failure: Option<String>,
     /// Payload bytes of calls.
     pub bytes_up: u64,
     /// Payload bytes of results.

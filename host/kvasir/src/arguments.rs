@@ -224,6 +224,17 @@ pub struct RunArguments {
     /// Longest wait for one call before it is computed here, such as 500ms [default: from measured latency].
     #[arg(long, value_parser = parse_duration, requires = "hub")]
     pub deadline: Option<Duration>,
+    /// Loosest class of results to accept from workers [default: exact].
+    #[arg(long, env = "KVASIR_ACCEPT", value_name = "CLASS")]
+    pub accept: Option<AcceptArgument>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum AcceptArgument {
+    /// Equal bit for bit to what this machine computes: workers that compute on a GPU are refused.
+    Exact,
+    /// Also within the kernel's stated tolerance: logits move a little, and a token where two are close.
+    Tolerance,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -364,6 +375,15 @@ impl From<PlacementArgument> for operate::remote::PlacementChoice {
     }
 }
 
+impl From<AcceptArgument> for operate::choices::AcceptChoice {
+    fn from(argument: AcceptArgument) -> Self {
+        match argument {
+            AcceptArgument::Exact => operate::choices::AcceptChoice::Exact,
+            AcceptArgument::Tolerance => operate::choices::AcceptChoice::Tolerance,
+        }
+    }
+}
+
 impl TryFrom<&RunArguments> for operate::run::RunOptions {
     type Error = anyhow::Error;
 
@@ -377,6 +397,7 @@ impl TryFrom<&RunArguments> for operate::run::RunOptions {
                 layers: arguments.remote_layers.parse()?,
                 placement: arguments.placement.into(),
                 deadline: arguments.deadline,
+                accept: arguments.accept.map(Into::into),
             }),
             _ => None,
         };

@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at the first surprise"))]
 
 pub mod bench;
+pub mod choices;
 pub mod delay;
 pub mod demo;
 pub mod files;

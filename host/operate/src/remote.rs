@@ -15,10 +15,12 @@ use kvasir_wire::id::PluginDigest;
 use kvasir_wire::ticket::Ticket;
 use serde::Serialize;
 
+use crate::choices::AcceptChoice;
 use crate::files;
 use crate::key_file;
 use crate::local::Local;
 use crate::progress::{LateLine, Spinner};
+use crate::settings::Settings;
 
 /// Layer numbers beyond this are a typing error; no model has as many.
 const LAYER_NUMBER_MAX: u16 = 4095;
@@ -44,6 +46,8 @@ pub struct RemoteOptions {
     pub placement: PlacementChoice,
     /// Longest wait for one call; none means from measured latency.
     pub deadline: Option<Duration>,
+    /// The loosest class of results that is accepted; none means the settings file's, or exact.
+    pub accept: Option<AcceptChoice>,
 }
 
 /// How experts are dealt over workers, as named on the command line.
@@ -149,7 +153,7 @@ impl Membership {
     ///
     /// # Errors
     /// Where a file cannot be read, the hub refuses, or too few workers come.
-    pub fn join(options: &RemoteOptions, local: &Local) -> Result<Membership> {
+    pub fn join(settings: &Settings, options: &RemoteOptions, local: &Local) -> Result<Membership> {
         let layers = options.layers.of(local.model.config().layers)?;
         let workers =
             NonZeroUsize::new(options.workers).context("0 workers cannot be waited for; leave out --hub")?;
@@ -164,6 +168,7 @@ impl Membership {
                 remote_layers: layers.into_iter().map(LayerIndex).collect(),
                 workers,
                 deadlines,
+                accepts: settings.accept(options.accept).into(),
                 ..SwarmOptions::new(
                     options.hub.as_str(),
                     read_ticket(&options.ticket)?,
@@ -200,10 +205,13 @@ impl Membership {
                 .map(|worker| WorkerReport {
                     worker: worker.worker.clone(),
                     session: worker.session.clone(),
+                    class: worker.class,
                     experts: worker.experts,
                     calls: worker.accepted,
                     receipted_bytes: worker.receipted_bytes,
                     receipts: worker.receipts,
+                    last_failure: worker.last_failure.clone(),
+                    ended: worker.ended.clone(),
                 })
                 .collect(),
         }
@@ -236,6 +244,8 @@ pub struct WorkerReport {
     pub worker: String,
     /// Its session.
     pub session: String,
+    /// The class of its results: `exact` or `tolerance`.
+    pub class: &'static str,
     /// Experts it holds.
     pub experts: usize,
     /// Accepted answers.
@@ -244,6 +254,10 @@ pub struct WorkerReport {
     pub receipted_bytes: u64,
     /// Receipts that the ledger keeps.
     pub receipts: u64,
+    /// What it said when it last refused a call.
+    pub last_failure: Option<String>,
+    /// Why its session ended, if it did before the end.
+    pub ended: Option<String>,
 }
 
 impl fmt::Display for RemoteReport {
@@ -256,9 +270,12 @@ impl fmt::Display for RemoteReport {
         for worker in &self.workers {
             write!(
                 f,
-                "\n{}: {} experts, {} calls, {} bytes receipted",
-                worker.worker, worker.experts, worker.calls, worker.receipted_bytes
+                "\n{} ({}): {} experts, {} calls, {} bytes receipted",
+                worker.worker, worker.class, worker.experts, worker.calls, worker.receipted_bytes
             )?;
+            if let Some(failure) = &worker.last_failure {
+                write!(f, "\n  last refusal: {failure}")?;
+            }
         }
         Ok(())
     }

@@ -77,7 +77,8 @@ pub fn command(settings: &Settings, options: &RunOptions, json: bool) -> Result<
     let mut logits =
         options.logits.as_deref().map(|path| logits_file(path, settings, options)).transpose()?;
 
-    let membership = options.remote.as_ref().map(|remote| Membership::join(remote, &local)).transpose()?;
+    let membership =
+        options.remote.as_ref().map(|remote| Membership::join(settings, remote, &local)).transpose()?;
     let mut experts: Box<dyn Experts> = match &membership {
         Some(membership) => membership.experts(&local),
         None => Box::new(local.experts()),

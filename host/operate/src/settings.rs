@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use etcetera::{AppStrategy, AppStrategyArgs, choose_app_strategy};
 use serde::Deserialize;
 
+use crate::choices::AcceptChoice;
 use crate::files;
 
 /// The settings file may not be larger: it is read whole.
@@ -27,6 +28,8 @@ pub struct SettingsFile {
     pub trust: Option<PathBuf>,
     /// Threads of the forward pass.
     pub threads: Option<usize>,
+    /// The loosest class of results that `run` accepts from workers: `exact` or `tolerance`.
+    pub accept: Option<AcceptChoice>,
 }
 
 /// Folders and defaults of this user.
@@ -100,6 +103,11 @@ impl Settings {
     /// Threads of the forward pass; none means one a core.
     pub fn threads(&self, named: Option<usize>) -> Option<usize> {
         named.or(self.file.threads)
+    }
+
+    /// The loosest class of results that is accepted from workers.
+    pub fn accept(&self, named: Option<AcceptChoice>) -> AcceptChoice {
+        named.or(self.file.accept).unwrap_or_default()
     }
 }
 

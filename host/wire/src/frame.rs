@@ -8,7 +8,7 @@
 use thiserror::Error;
 
 use crate::limits::{
-    HEADER_BYTES, MAX_BULK_PAYLOAD_BYTES, MAX_FRAME_PAYLOAD_BYTES, MAX_MESSAGE_BYTES, PROTOCOL_VERSION,
+    FRAME_VERSION, HEADER_BYTES, MAX_BULK_PAYLOAD_BYTES, MAX_FRAME_PAYLOAD_BYTES, MAX_MESSAGE_BYTES,
 };
 
 /// Stream of frames between an end and the hub.
@@ -233,7 +233,7 @@ impl Header {
         bytes[0] = self.kind.number();
         bytes[1] = if self.more { FLAG_MORE } else { 0 };
         bytes[2] = self.lane().number();
-        bytes[3] = PROTOCOL_VERSION;
+        bytes[3] = FRAME_VERSION;
         bytes[4..8].copy_from_slice(&self.length.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.stream.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.sequence.to_le_bytes());
@@ -244,7 +244,7 @@ impl Header {
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let [kind, flags, lane, version, ..] = *bytes;
-        if version != PROTOCOL_VERSION {
+        if version != FRAME_VERSION {
             return Err(FrameError::UnknownVersion { version });
         }
         let kind = Kind::from_number(kind).ok_or(FrameError::UnknownKind { kind })?;
@@ -360,7 +360,7 @@ pub enum FrameError {
     EmptyMessage,
     #[error("message ends {have} bytes into a frame that needs {need}")]
     Truncated { need: usize, have: usize },
-    #[error("frame version {version}; this side speaks {PROTOCOL_VERSION}")]
+    #[error("frame version {version}; this side speaks {FRAME_VERSION}")]
     UnknownVersion { version: u8 },
     #[error("unknown frame kind {kind}")]
     UnknownKind { kind: u8 },

@@ -38,7 +38,7 @@ impl Features {
     }
 }
 
-/// How equal a kernel's results must be.
+/// How equal a kernel's results are: what a worker says of its own, and the loosest that a backbone accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Class {
@@ -64,6 +64,11 @@ impl Class {
             Class::Exact => "exact",
             Class::Tolerance => "tolerance",
         }
+    }
+
+    /// Whether who accepts `self` at the loosest takes results of class `offered`: exact ones are within every tolerance.
+    pub const fn accepts(self, offered: Class) -> bool {
+        matches!((self, offered), (Class::Tolerance, _) | (_, Class::Exact))
     }
 }
 
@@ -97,6 +102,8 @@ pub struct WorkerOffer {
     pub formats: Vec<u32>,
     /// Bytes of weights that it is willing to hold.
     pub memory_bytes: u64,
+    /// The class of its results, whatever the plugin. A worker whose class changes says so on a new link.
+    pub class: Class,
 }
 
 /// What a backbone needs.
@@ -108,8 +115,8 @@ pub struct BackboneOffer {
     pub plugins: Vec<PluginDigest>,
     /// Tensor formats of the experts that it hands out.
     pub formats: Vec<u32>,
-    /// The class that it demands.
-    pub class: Class,
+    /// The loosest class that it accepts.
+    pub accepts: Class,
 }
 
 /// The first payload of a link.
@@ -139,12 +146,12 @@ impl Hello {
             Purpose::Worker(offer) => {
                 w.u8(1);
                 write_plugins_and_formats(&mut w, &offer.plugins, &offer.formats);
-                w.u64(offer.memory_bytes);
+                w.u64(offer.memory_bytes).u8(offer.class as u8);
             }
             Purpose::Control(offer) => {
                 w.u8(2);
                 write_plugins_and_formats(&mut w, &offer.plugins, &offer.formats);
-                w.bytes(offer.model.as_bytes()).u8(offer.class as u8);
+                w.bytes(offer.model.as_bytes()).u8(offer.accepts as u8);
             }
             Purpose::Session(session) => {
                 w.u8(3).bytes(session.as_bytes());
@@ -153,7 +160,8 @@ impl Hello {
         w.finish()
     }
 
-    /// Reads a `hello` frame's payload.
+    /// Reads a `hello` frame's payload. The versions are looked at first: what follows them may have another form in a
+    /// version that this side does not speak.
     pub fn decode(payload: &[u8]) -> Result<Hello, Refusal> {
         let mut r = Reader::new(payload);
         let (min_version, max_version) = (r.u8("lowest version")?, r.u8("highest version")?);
@@ -161,19 +169,23 @@ impl Hello {
             let rule = "must not be above the highest";
             return Err(DecodeError::Broken { field: "lowest version", rule }.into());
         }
+        if min_version > PROTOCOL_VERSION || max_version < PROTOCOL_VERSION {
+            return Err(unsupported_version(PROTOCOL_VERSION, PROTOCOL_VERSION, min_version, max_version));
+        }
         let features = Features(r.u64("features")?);
         let nonce = Nonce(r.array("nonce")?);
         let ticket = Ticket::from_bytes(r.byte_string("ticket", MAX_TICKET_BYTES)?)?;
         let purpose = match r.u8("purpose")? {
             1 => {
                 let (plugins, formats) = read_plugins_and_formats(&mut r)?;
-                Purpose::Worker(WorkerOffer { plugins, formats, memory_bytes: r.u64("memory")? })
+                let memory_bytes = r.u64("memory")?;
+                Purpose::Worker(WorkerOffer { plugins, formats, memory_bytes, class: read_class(&mut r)? })
             }
             2 => {
                 let (plugins, formats) = read_plugins_and_formats(&mut r)?;
                 let model = ModelDigest(r.array("model")?);
-                let class = read_class(&mut r)?;
-                Purpose::Control(BackboneOffer { model, plugins, formats, class })
+                let accepts = read_class(&mut r)?;
+                Purpose::Control(BackboneOffer { model, plugins, formats, accepts })
             }
             3 => Purpose::Session(SessionId(r.array("session")?)),
             value => return Err(DecodeError::UnknownValue { field: "purpose", value: value.into() }.into()),
@@ -336,14 +348,6 @@ impl HubHandshake {
         now: u64,
     ) -> Result<(HubHandshake, Vec<u8>), Refusal> {
         let hello = Hello::decode(payload)?;
-        if hello.min_version > PROTOCOL_VERSION || hello.max_version < PROTOCOL_VERSION {
-            return Err(unsupported_version(
-                PROTOCOL_VERSION,
-                PROTOCOL_VERSION,
-                hello.min_version,
-                hello.max_version,
-            ));
-        }
         hello.ticket.check_at_hub(&hub.key.public(), &hub.edge, &hub.network, role, now)?;
         if hello.purpose.role() != role {
             return Err(Refusal::new(

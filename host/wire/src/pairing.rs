@@ -22,6 +22,8 @@ pub struct PairRequest {
     pub worker: PublicKey,
     /// The plugin that both have.
     pub plugin: PluginDigest,
+    /// The class of the worker's results: what the transcript will say, and what this backbone accepts.
+    pub class: Class,
     /// Tensor formats that the worker takes.
     pub formats: Vec<u32>,
     /// Bytes of weights that the worker is willing to hold.
@@ -37,7 +39,10 @@ impl PairRequest {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.bytes(self.session.as_bytes()).bytes(self.worker.as_bytes()).bytes(self.plugin.as_bytes());
-        w.u64(self.memory_bytes).bytes(self.payee.as_bytes()).bytes(self.price.as_bytes());
+        w.u8(self.class as u8)
+            .u64(self.memory_bytes)
+            .bytes(self.payee.as_bytes())
+            .bytes(self.price.as_bytes());
         w.u16(self.formats.len() as u16);
         for format in &self.formats {
             w.u32(*format);
@@ -51,12 +56,13 @@ impl PairRequest {
         let session = SessionId(r.array("session")?);
         let worker = r.key("worker key")?;
         let plugin = PluginDigest(r.array("plugin")?);
+        let class = read_class(&mut r)?;
         let memory_bytes = r.u64("memory")?;
         let payee = WalletDigest(r.array("payee")?);
         let price = Hash::from_bytes(r.array("price")?);
         let formats = read_formats(&mut r)?;
         r.end()?;
-        Ok(PairRequest { session, worker, plugin, formats, memory_bytes, payee, price })
+        Ok(PairRequest { session, worker, plugin, class, formats, memory_bytes, payee, price })
     }
 }
 
@@ -94,7 +100,7 @@ pub struct Transcript {
     pub plugin: PluginDigest,
     /// The model whose experts are meant.
     pub model: ModelDigest,
-    /// How equal results must be.
+    /// The class of the worker's results, which the backbone accepts.
     pub class: Class,
     /// Optional parts that both have.
     pub features: Features,
@@ -174,7 +180,7 @@ pub struct Expectation {
     pub plugins: Vec<PluginDigest>,
     /// The model, if it is this end that names it.
     pub model: Option<ModelDigest>,
-    /// The class, if it demands one.
+    /// The class of the results: the worker's own, or the one that the backbone was told and accepts.
     pub class: Option<Class>,
     /// The other end's key, if it was told before.
     pub peer: Option<PublicKey>,
@@ -200,9 +206,17 @@ impl EndPairing {
         let transcript = Transcript::decode(payload)?;
         let role = admission.ticket.claims().role;
         if let Some(field) = first_mismatch(&transcript, role, admission, expectation) {
+            let sentence = match (field, expectation.class) {
+                ("class", Some(class)) => format!(
+                    "the transcript says class {}, this {role} signs for class {} alone",
+                    transcript.class.name(),
+                    class.name()
+                ),
+                _ => format!("the transcript's {field} is not what this {role} said or wants"),
+            };
             return Err(Refusal::new(
                 RefusalCode::TranscriptMismatch,
-                format!("the transcript's {field} is not what this {role} said or wants"),
+                sentence,
                 "open a new connection; if it happens again, report it to the hub's operator",
             )
             .about(transcript.session));

@@ -94,6 +94,8 @@ codes! {
     Declined = 24, "declined", 409;
     /// A party's balance does not cover the session.
     NoFunds = 25, "no_funds", 402;
+    /// The backbone does not accept the class of the worker's kernels.
+    ClassNotAccepted = 26, "class_not_accepted", 409;
 }
 
 impl fmt::Display for RefusalCode {

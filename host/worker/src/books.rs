@@ -209,7 +209,7 @@ mod tests {
             ticket: TicketDigest([8; 32]),
         };
         Transcript {
-            version: 1,
+            version: 2,
             network: "test".to_owned(),
             session: SessionId([7; 32]),
             worker: end(&parties.worker),

@@ -10,6 +10,19 @@ pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
+    /// A plugin was proven on its golden vectors and can compute here; told once at the start for each.
+    Proven {
+        /// The plugin's digest, hexadecimal.
+        plugin: String,
+        /// The class of its results here: `exact` or `tolerance`.
+        class: &'static str,
+        /// The GPU, if one computes, as its driver describes it.
+        device: Option<String>,
+        /// Whether that device is the processor in disguise.
+        software: bool,
+        /// Golden vectors in the plugin. On a GPU both kernels were held against them.
+        vectors: usize,
+    },
     /// The connection stands and the hub knows this worker; a backbone may be paired at any time.
     Connected {
         /// Where to.
@@ -23,6 +36,8 @@ pub enum Event {
         model: String,
         /// The plugin's digest, hexadecimal.
         plugin: String,
+        /// The class of the session: `exact` or `tolerance`.
+        class: &'static str,
     },
     /// The hub or the backbone refused; when the refusal can heal, the worker tries again.
     Refused {
@@ -95,6 +110,20 @@ pub enum Event {
     ReceiptDisputed {
         /// What differs.
         reason: String,
+    },
+    /// The kernel failed and took experts with it; they are loaded again after a while.
+    Lost {
+        /// How many.
+        experts: usize,
+        /// What the kernel's failure was.
+        reason: String,
+    },
+    /// A plugin made the GPU's process fail too often and is not run on it any more. The session ends in order.
+    Quarantined {
+        /// The plugin's digest, hexadecimal.
+        plugin: String,
+        /// How often it failed.
+        failures: u32,
     },
     /// The session ended in order.
     Drained,

@@ -5,9 +5,10 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvasir_experts::{KernelLimits, RunnerError, VerifiedPlugin};
+use kvasir_experts::{Device, KernelLimits, RunnerError, VerifiedPlugin};
 use kvasir_link::LinkOptions;
 use kvasir_model::Model;
+use kvasir_wire::id::PluginDigest;
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::refusal::Refusal;
 use kvasir_wire::ticket::Ticket;
@@ -31,6 +32,9 @@ pub struct WorkerOptions {
     pub key: SecretKey,
     /// Plugins that were verified on this machine, best first. The worker computes with these and no others.
     pub plugins: Vec<VerifiedPlugin>,
+    /// Where experts are computed, for the whole of the worker's life: what it says of its class at the hub follows from
+    /// this, and it never answers by another kernel in secret.
+    pub device: Device,
     /// Bounds on every kernel instance.
     pub limits: KernelLimits,
     /// A model file on this machine: experts whose digests agree need not travel.
@@ -62,6 +66,7 @@ impl WorkerOptions {
             ticket,
             key,
             plugins: vec![plugin],
+            device: Device::Cpu,
             limits: KernelLimits::default(),
             model: None,
             store_bytes: DEFAULT_STORE_BYTES,
@@ -125,6 +130,15 @@ pub enum WorkerError {
         plugin: String,
         /// What the runner says.
         source: RunnerError,
+    },
+    /// Every plugin that was given had to be given up: its process on the GPU failed too often.
+    #[error(
+        "the GPU's process was ended too often by plugin {plugin}, and it is in quarantine on this machine; no plugin is left to \
+         compute with: start the worker on the CPU, or lift the quarantine"
+    )]
+    Quarantined {
+        /// The last plugin given up.
+        plugin: PluginDigest,
     },
     /// The system refused threads or random numbers.
     #[error("the system refused {what}: {reason}")]

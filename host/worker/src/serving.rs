@@ -8,18 +8,20 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvasir_experts::{ExpertIndex, ExpertRows, ExpertRunner, LayerIndex, RowFormat, RunnerError};
+use kvasir_experts::{
+    ExpertIndex, ExpertRows, ExpertRunner, GpuOptions, LayerIndex, RowFormat, RunnerError,
+};
 use kvasir_link::LinkSender;
 use kvasir_wire::frame::{Kind, Lane, PAIR_STREAM};
 use kvasir_wire::id::sha256;
 use kvasir_wire::limits::MAX_PAYLOAD_BYTES;
 use kvasir_wire::message::{
-    Call, CallResult, ExpertName, Failure, FailureCode, Have, Mode, NotHeld, NotHeldReason, Outcome,
+    Assigned, Call, CallResult, ExpertName, Failure, FailureCode, Have, Mode, NotHeld, NotHeldReason, Outcome,
     call_of_stream,
 };
 use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::work::WorkItem;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use crate::books::Books;
 use crate::event::{Event, EventSink, Fault};
@@ -45,6 +47,12 @@ pub(crate) struct Serving {
     pub(crate) life: Arc<AtomicU64>,
     /// Told when a fault demands the worker's death.
     pub(crate) death: Arc<Notify>,
+    /// How the GPU is used, if one is: its failures are counted there.
+    pub(crate) gpu: Option<GpuOptions>,
+    /// Told when the plugin has failed on the GPU too often.
+    pub(crate) quarantine: Notify,
+    /// Told experts that the GPU's process took with it, to be loaded again.
+    pub(crate) lost: mpsc::UnboundedSender<Vec<Assigned>>,
     books: Mutex<Books>,
     bytes: Mutex<(u64, u64)>,
     cancelled: Mutex<HashSet<u64>>,
@@ -72,6 +80,8 @@ impl Serving {
         fault: Option<Fault>,
         life: Arc<AtomicU64>,
         death: Arc<Notify>,
+        gpu: Option<GpuOptions>,
+        lost: mpsc::UnboundedSender<Vec<Assigned>>,
         books: Books,
     ) -> Self {
         Self {
@@ -82,6 +92,9 @@ impl Serving {
             fault,
             life,
             death,
+            gpu,
+            quarantine: Notify::new(),
+            lost,
             books: Mutex::new(books),
             bytes: Mutex::new((0, 0)),
             cancelled: Mutex::default(),
@@ -164,7 +177,8 @@ impl Serving {
             Err(failure) => {
                 tracing::debug!(call = asked.call, %failure, "call failed");
                 if failure.code == FailureCode::KernelFault || failure.code == FailureCode::NotHeld {
-                    self.tell_lost();
+                    self.tell_lost(&failure);
+                    self.look_at_failures();
                 }
                 self.answer(&asked, Outcome::Failed(failure));
             }
@@ -281,16 +295,31 @@ impl Serving {
     }
 
     /// Tells the backbone which experts a failed kernel took with it.
-    fn tell_lost(&self) {
+    fn tell_lost(&self, failure: &Failure) {
         let lost = self.store.drop_lost();
         if lost.is_empty() {
             return;
         }
-        let not_held =
-            lost.into_iter().map(|name| NotHeld { name, reason: NotHeldReason::NotReceived }).collect();
+        let reason = failure.sentence.clone();
+        tracing::warn!(experts = lost.len(), reason, "a kernel failed and took experts with it");
+        (self.events)(Event::Lost { experts: lost.len(), reason });
+        let reason = NotHeldReason::NotReceived;
+        let not_held = lost.iter().map(|assigned| NotHeld { name: assigned.name, reason }).collect();
+        // On a GPU alone: how often its process may fail is bounded there, by the quarantine.
+        if self.gpu.is_some() {
+            // Fails only when the session is over.
+            let _ = self.lost.send(lost);
+        }
         let have = Have { free_bytes: self.store.free_bytes(), held: Vec::new(), not_held };
         if let Err(error) = self.link.try_send(Kind::Have, PAIR_STREAM, have.encode()) {
             tracing::debug!(%error, "the loss of experts was not told");
+        }
+    }
+
+    /// Gives the plugin up once it has failed on the GPU too often.
+    pub(crate) fn look_at_failures(&self) {
+        if self.gpu.as_ref().is_some_and(|gpu| in_quarantine(gpu, &self.runner)) {
+            self.quarantine.notify_one();
         }
     }
 
@@ -304,6 +333,11 @@ impl Serving {
         self.waiting_calls.fetch_sub(1, Ordering::Relaxed);
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
+}
+
+/// Whether the runner's plugin has failed on the GPU too often to be run there.
+pub(crate) fn in_quarantine(gpu: &GpuOptions, runner: &ExpertRunner) -> bool {
+    gpu.history.failures(runner.plugin()) >= gpu.quarantine_after
 }
 
 /// The fault of the negative control: the highest mantissa bit of the largest value, so that it cannot drown.

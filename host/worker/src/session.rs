@@ -19,6 +19,7 @@ use kvasir_wire::money::PricePerByte;
 use kvasir_wire::receipt::Receipt;
 use kvasir_wire::refusal::{Refusal, RefusalCode};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use crate::books::BooksError;
 use crate::event::{Event, EventSink};
@@ -27,6 +28,8 @@ use crate::serving::Serving;
 use crate::store::{LoadError, Room, Store};
 use crate::workbench::Workbench;
 
+/// After a failure of the GPU's process, how long at least until experts are loaded again: several may be lost at once.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// How long a worker that was asked to stop waits for its final receipt.
 const LAST_RECEIPT: Duration = Duration::from_secs(15);
 
@@ -43,7 +46,44 @@ pub(crate) struct Session {
     pub(crate) paystubs: Option<PathBuf>,
     pub(crate) events: EventSink,
     pub(crate) assigned: usize,
+    /// Experts that the GPU's process took with it, as the workbench tells them.
+    pub(crate) lost: mpsc::UnboundedReceiver<Vec<Assigned>>,
+    pub(crate) again: Again,
     pub(crate) last: Option<Receipt>,
+}
+
+/// Experts to be loaded again, and when.
+#[derive(Default)]
+pub(crate) struct Again {
+    experts: Vec<Assigned>,
+    at: Option<Instant>,
+}
+
+impl Again {
+    /// One more, not before `wait` is over. All are loaded at one time, the last one's.
+    fn add(&mut self, assigned: Assigned, wait: Duration) {
+        let at = Instant::now() + wait.max(AGAIN_AFTER);
+        self.at = self.at.max(Some(at));
+        self.experts.push(assigned);
+    }
+
+    /// Returns when it is time; never while there is none.
+    async fn due(&self) {
+        match self.at {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn take(&mut self) -> Vec<Assigned> {
+        self.at = None;
+        std::mem::take(&mut self.experts)
+    }
+
+    /// Not any more.
+    fn forget(&mut self, name: ExpertName) {
+        self.experts.retain(|assigned| assigned.name != name);
+    }
 }
 
 /// How a session ended.
@@ -86,6 +126,15 @@ impl Session {
                     Err(error) => break End::Link(error),
                 },
                 Some(done) = loads.recv() => self.settle(done),
+                Some(lost) = self.lost.recv() => {
+                    lost.into_iter().for_each(|assigned| self.again.add(assigned, Duration::ZERO));
+                    Ok(false)
+                }
+                () = self.again.due(), if leaving.is_none() => self.load_again(),
+                () = self.serving.quarantine.notified(), if leaving.is_none() => {
+                    leaving = Some(Box::pin(tokio::time::sleep(LAST_RECEIPT)));
+                    self.give_plugin_up()
+                }
                 () = self.serving.death.notified() => break End::Died,
                 _ = stop.wait_for(|stop| *stop), if leaving.is_none() => {
                     leaving = Some(Box::pin(tokio::time::sleep(LAST_RECEIPT)));
@@ -197,6 +246,7 @@ impl Session {
         let mut streams = Vec::new();
         for name in release.experts {
             streams.extend(self.fetches.forget(name));
+            self.again.forget(name);
             self.store.release(name);
             have.not_held.push(NotHeld { name, reason: NotHeldReason::Released });
         }
@@ -256,6 +306,11 @@ impl Session {
                 let held = vec![Held { name, digest }];
                 self.tell_have(Have { free_bytes: 0, held, not_held: Vec::new() })?;
             }
+            Outcome::Refused(LoadError { again_after: Some(wait), sentence, .. }) => {
+                tracing::info!(layer = name.layer, expert = name.expert, ?wait, sentence, "not loaded yet");
+                self.again.add(done.assigned, wait);
+                self.serving.look_at_failures();
+            }
             Outcome::Refused(error) => self.refuse_expert(name, error)?,
             Outcome::NotHere => {
                 self.queue(done.assigned, Extent::Whole)?;
@@ -263,6 +318,32 @@ impl Session {
             }
         }
         Ok(false)
+    }
+
+    /// Asks once more for what a failed kernel took with it.
+    fn load_again(&mut self) -> Result<bool, Refusal> {
+        let mut have = Have { free_bytes: 0, held: Vec::new(), not_held: Vec::new() };
+        for assigned in self.again.take() {
+            let Assigned { name, digest, blob_bytes } = assigned;
+            match self.store.reserve(name, digest, blob_bytes) {
+                Room::Held => have.held.push(Held { name, digest }),
+                Room::Underway => {}
+                Room::None => have.not_held.push(NotHeld { name, reason: NotHeldReason::NoMemory }),
+                Room::Reserved if self.model.is_some() => self.queue(assigned, Extent::Proof)?,
+                Room::Reserved => self.queue(assigned, Extent::Whole)?,
+            }
+        }
+        self.tell_have(have)?;
+        self.want_more()?;
+        Ok(false)
+    }
+
+    /// The plugin is not run on this GPU any more: the session ends in order, with a last receipt.
+    fn give_plugin_up(&self) -> Result<bool, Refusal> {
+        let plugin = self.serving.runner.plugin();
+        let failures = self.serving.gpu.as_ref().map_or(0, |gpu| gpu.history.failures(plugin));
+        (self.events)(Event::Quarantined { plugin: plugin.to_string(), failures });
+        self.ask_to_drain()
     }
 
     fn take_receipt(&mut self, message: ReceiptMessage) -> Result<bool, Refusal> {
@@ -314,7 +395,7 @@ impl Session {
     }
 
     fn refuse_expert(&self, name: ExpertName, error: LoadError) -> Result<(), Refusal> {
-        let LoadError { reason, sentence } = error;
+        let LoadError { reason, sentence, .. } = error;
         if matches!(reason, NotHeldReason::DigestMismatch | NotHeldReason::ProofFailed) {
             let sentence = format!("expert {} of layer {}: {sentence}", name.expert, name.layer);
             self.report(RefusalCode::ProtocolError, sentence, Vec::new());

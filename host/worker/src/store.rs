@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use kvasir_experts::{ExpertIndex, ExpertRunner, LayerIndex, RunnerError, Swiglu};
+use kvasir_experts::{ExpertIndex, ExpertRunner, GpuError, LayerIndex, RunnerError, Swiglu};
 use kvasir_model::ExpertBlob;
 use kvasir_wire::id::{ExpertDigest, ModelDigest, PluginDigest};
-use kvasir_wire::message::{ExpertName, NotHeldReason};
+use kvasir_wire::message::{Assigned, ExpertName, NotHeldReason};
 
 /// What a worker holds, and the bound on it.
 pub(crate) struct Store {
@@ -124,18 +125,18 @@ impl Store {
         loaded.fold((0, 0), |(count, bytes), entry| (count + 1, bytes + entry.bytes))
     }
 
-    /// Experts that the runner has lost, because a kernel failed: they are dropped and named.
-    pub(crate) fn drop_lost(&self) -> Vec<ExpertName> {
+    /// Experts that the runner has lost, because a kernel failed: they are dropped, and given as they were assigned.
+    pub(crate) fn drop_lost(&self) -> Vec<Assigned> {
         let mut contents = self.contents();
         let Some(runner) = contents.runner.clone() else { return Vec::new() };
         let is_lost = |name: &ExpertName| !runner.holds(LayerIndex(name.layer), ExpertIndex(name.expert));
-        let lost: Vec<_> = contents
+        let lost: Vec<Assigned> = contents
             .held
             .iter()
             .filter(|(name, entry)| entry.loaded && is_lost(name))
-            .map(|(name, _)| *name)
+            .map(|(name, entry)| Assigned { name: *name, digest: entry.digest, blob_bytes: entry.bytes })
             .collect();
-        lost.iter().for_each(|name| contents.remove(*name));
+        lost.iter().for_each(|assigned| contents.remove(assigned.name));
         lost
     }
 
@@ -160,11 +161,13 @@ impl Contents {
 pub(crate) struct LoadError {
     pub(crate) reason: NotHeldReason,
     pub(crate) sentence: String,
+    /// After which another try may succeed: the kernel is at fault and comes back, not the expert.
+    pub(crate) again_after: Option<Duration>,
 }
 
 impl LoadError {
     pub(crate) fn new(reason: NotHeldReason, sentence: impl Into<String>) -> Self {
-        Self { reason, sentence: sentence.into() }
+        Self { reason, sentence: sentence.into(), again_after: None }
     }
 }
 
@@ -183,11 +186,25 @@ fn load(runner: &ExpertRunner, name: ExpertName, digest: ExpertDigest, blob: &[u
     let weights = Swiglu::new(gate, up, down).map_err(|error| malformed(error.to_string()))?;
     match runner.load(LayerIndex(name.layer), ExpertIndex(name.expert), &weights) {
         Ok(()) | Err(RunnerError::AlreadyHeld { .. }) => Ok(()),
+        Err(RunnerError::Gpu(error)) => Err(of_gpu(&error)),
         Err(error @ RunnerError::NoRoom { .. }) => {
             Err(LoadError::new(NotHeldReason::NoMemory, error.to_string()))
         }
         Err(error) => Err(LoadError::new(NotHeldReason::Unsupported, error.to_string())),
     }
+}
+
+/// What the failure of a GPU means for the expert that was to be loaded into it.
+fn of_gpu(error: &GpuError) -> LoadError {
+    let (reason, again_after) = match error {
+        GpuError::NoRoom { .. } => (NotHeldReason::NoMemory, None),
+        GpuError::BackingOff { wait } => (NotHeldReason::NotReceived, Some(*wait)),
+        GpuError::Killed { .. } | GpuError::Crashed { .. } | GpuError::BrokenProtocol { .. } => {
+            (NotHeldReason::NotReceived, Some(Duration::ZERO))
+        }
+        _ => (NotHeldReason::Unsupported, None),
+    };
+    LoadError { reason, sentence: error.to_string(), again_after }
 }
 
 fn unload(runner: &ExpertRunner, name: ExpertName) {

@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use kvasir_experts::{ExpertRunner, RunnerOptions};
+use kvasir_experts::{Adapter, AdapterKind, Device, ExpertRunner, GpuOptions, KernelClass, RunnerOptions};
 use kvasir_link::{Backoff, LinkError, TlsTrust, connect_worker};
 use kvasir_model::Format;
 use kvasir_wire::handshake::{Class, Features, WorkerOffer};
 use kvasir_wire::id::{PluginDigest, WalletDigest};
 use kvasir_wire::pairing::Expectation;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::books::Books;
 use crate::event::Event;
 use crate::fetch::Fetches;
 use crate::options::{Summary, WorkerError, WorkerOptions};
-use crate::serving::Serving;
-use crate::session::{End, Session};
+use crate::serving::{Serving, in_quarantine};
+use crate::session::{Again, End, Session};
 use crate::store::Store;
 use crate::workbench::Workbench;
 
@@ -75,21 +75,42 @@ impl Worker {
         let bench = Arc::new(Workbench::new(options.threads).map_err(system("threads"))?);
 
         let mut runners = HashMap::new();
-        let mut offer =
-            WorkerOffer { plugins: Vec::new(), formats: Vec::new(), memory_bytes: options.store_bytes };
+        let mut class = None;
+        let mut offer = WorkerOffer {
+            plugins: Vec::new(),
+            formats: Vec::new(),
+            memory_bytes: options.store_bytes,
+            class: Class::Exact,
+        };
         for plugin in &options.plugins {
-            let runner_options = RunnerOptions { limits: options.limits, ..RunnerOptions::default() };
+            let device = options.device.clone();
+            let runner_options = RunnerOptions { device, limits: options.limits, ..RunnerOptions::default() };
             let runner = ExpertRunner::new(plugin, runner_options).map_err(|source| WorkerError::Plugin {
                 plugin: format!("{} {}", plugin.name(), plugin.version()),
                 source,
             })?;
+            let own = wire_class(runner.class());
+            if class.is_some_and(|class| class != own) {
+                let what = "the plugins' results are of two classes, and a worker has one: start a worker for each";
+                return Err(WorkerError::Options(what.to_owned()));
+            }
+            class = Some(own);
             let digest = PluginDigest(plugin.digest().0);
+            let adapter = runner.adapter();
+            (options.events)(Event::Proven {
+                plugin: digest.to_string(),
+                class: own.name(),
+                device: adapter.as_ref().map(Adapter::to_string),
+                software: adapter.is_some_and(|adapter| adapter.kind == AdapterKind::Software),
+                vectors: plugin.vectors().len(),
+            });
             offer.plugins.push(digest);
             runners.insert(digest, Arc::new(runner));
             let known = (0..=HIGHEST_FORMAT).filter_map(Format::from_number);
             let takes = |format: &Format| plugin.manifest().formats.iter().any(|name| name == format.name());
             offer.formats.extend(known.filter(takes).map(Format::number));
         }
+        offer.class = class.unwrap_or(offer.class);
         offer.formats.sort_unstable();
         offer.formats.dedup();
         let store = Arc::new(Store::new(options.store_bytes));
@@ -99,7 +120,7 @@ impl Worker {
 
     /// Serves until stopped, refused for good, or out of attempts. Needs a tokio runtime with I/O and time. Dropping the
     /// future cuts the connection.
-    pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<Summary, WorkerError> {
+    pub async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<Summary, WorkerError> {
         let mut summary = Summary::default();
         let mut backoff = Backoff::new();
         let mut failures = 0u32;
@@ -126,6 +147,11 @@ impl Worker {
             summary.results = self.life.load(Ordering::Relaxed);
             if paired {
                 failures = 0;
+            }
+            if let Some(plugin) = self.give_up_quarantined()
+                && self.offer.plugins.is_empty()
+            {
+                return Err(WorkerError::Quarantined { plugin });
             }
             let (reason, asked) = match end {
                 End::Died => return Err(WorkerError::DiedOnPurpose { results: summary.results }),
@@ -172,7 +198,7 @@ impl Worker {
         // The model is the backbone's to name; every expert is then held against it.
         let expectation = Expectation {
             plugins: self.offer.plugins.clone(),
-            class: Some(Class::Exact),
+            class: Some(self.offer.class),
             ..Expectation::default()
         };
         let link = connected.pair(key, &expectation).await?;
@@ -184,8 +210,10 @@ impl Worker {
             session: transcript.session.to_string(),
             model: transcript.model.to_string(),
             plugin: transcript.plugin.to_string(),
+            class: transcript.class.name(),
         });
         self.store.begin(transcript.plugin, transcript.model, &runner);
+        let (tell_lost, lost) = mpsc::unbounded_channel();
         let books = Books::new(transcript.clone(), ticket.claims().hub, self.wallet);
         let serving = Serving::new(
             link.sender,
@@ -195,6 +223,8 @@ impl Worker {
             options.danger_fault,
             Arc::clone(&self.life),
             Arc::new(Notify::new()),
+            self.gpu().cloned(),
+            tell_lost,
             books,
         );
         Ok(Session {
@@ -209,8 +239,26 @@ impl Worker {
             paystubs: options.paystubs.clone(),
             events: Arc::clone(&options.events),
             assigned: 0,
+            lost,
+            again: Again::default(),
             last: None,
         })
+    }
+
+    fn gpu(&self) -> Option<&GpuOptions> {
+        match &self.options.device {
+            Device::Gpu(gpu) => Some(gpu),
+            Device::Cpu => None,
+        }
+    }
+
+    /// Takes plugins that failed on the GPU too often out of the offer; gives one of them.
+    fn give_up_quarantined(&mut self) -> Option<PluginDigest> {
+        let gpu = self.gpu()?;
+        let quarantined = |plugin: &PluginDigest| in_quarantine(gpu, &self.runners[plugin]);
+        let given_up: Vec<PluginDigest> = self.offer.plugins.iter().copied().filter(quarantined).collect();
+        self.offer.plugins.retain(|plugin| !given_up.contains(plugin));
+        given_up.last().copied()
     }
 
     fn tell(&self, error: &LinkError) {
@@ -230,6 +278,14 @@ impl Summary {
         self.receipted_bytes = self.receipted_bytes.saturating_add(bytes.get());
         let credit = kvasir_wire::money::PricePerByte::FOUNDING.credit(bytes);
         self.nano_kvr = self.nano_kvr.saturating_add(credit.map_or(0, |amount| amount.get().unsigned_abs()));
+    }
+}
+
+/// The word on the wire for what a runner says of itself.
+fn wire_class(class: KernelClass) -> Class {
+    match class {
+        KernelClass::Exact => Class::Exact,
+        KernelClass::Tolerance => Class::Tolerance,
     }
 }
 

@@ -34,7 +34,8 @@ pub async fn pair(scene: &Scene, model: &Model) -> Session {
     let ticket = scene.ticket(Role::Backbone, key.public(), plugin());
     let plugin = PluginDigest(plugin().digest().0);
     let digest = ModelDigest(model.digests().unwrap().model.0);
-    let offer = BackboneOffer { model: digest, plugins: vec![plugin], formats: vec![8], class: Class::Exact };
+    let offer =
+        BackboneOffer { model: digest, plugins: vec![plugin], formats: vec![8], accepts: Class::Exact };
     let options = LinkOptions::default();
     let dial = |purpose| connect_backbone(&scene.address, &ticket, &key, purpose, Features::NONE, &options);
     let mut control = dial(Purpose::Control(offer)).await.unwrap();

@@ -4,7 +4,7 @@ use std::thread::JoinHandle;
 
 use kvasir_link::{LinkError, LinkOptions, TlsTrust, connect_worker};
 use kvasir_wire::frame::{HUB_STREAM, Kind, PAIR_STREAM};
-use kvasir_wire::handshake::{Features, WorkerOffer};
+use kvasir_wire::handshake::{Class, Features, WorkerOffer};
 use kvasir_wire::id::{PluginDigest, sha256};
 use kvasir_wire::message::{
     Assign, Call, CallResult, Countersign, Failure, FailureCode, Have, Held, Outcome, ReceiptMessage,
@@ -40,7 +40,12 @@ pub fn start(scene: &Scene, answers: Answers) -> JoinHandle<LinkError> {
     std::thread::spawn(move || {
         runtime().block_on(async move {
             let plugin = PluginDigest(plugin().digest().0);
-            let offer = WorkerOffer { plugins: vec![plugin], formats: vec![8], memory_bytes: 1 << 40 };
+            let offer = WorkerOffer {
+                plugins: vec![plugin],
+                formats: vec![8],
+                memory_bytes: 1 << 40,
+                class: Class::Exact,
+            };
             let (trust, options) = (TlsTrust::PlainText, LinkOptions::default());
             let link = connect_worker(&address, &trust, &ticket, &key, offer, Features::NONE, &options).await;
             let expectation = Expectation { plugins: vec![plugin], ..Expectation::default() };

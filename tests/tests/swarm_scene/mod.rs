@@ -6,6 +6,7 @@
 
 pub mod hostile;
 pub mod hostile_worker;
+pub mod lying_hub;
 pub mod raw;
 
 use std::collections::BTreeMap;

@@ -43,7 +43,7 @@ impl Three {
             ticket: TicketDigest([0; 32]),
         };
         let transcript = Transcript {
-            version: 1,
+            version: 2,
             network: "atlas".into(),
             session: SessionId([9; 32]),
             worker: end(&worker),

@@ -83,7 +83,7 @@ async fn a_backbone_declines_one_session_and_keeps_its_control_link() {
         model: ModelDigest([0x22; 32]),
         plugins: vec![PLUGIN],
         formats: vec![12],
-        class: Class::Exact,
+        accepts: Class::Exact,
     };
     let options = LinkOptions::default();
     let (mut backbone, mut hub) = admitted(Purpose::Control(offer), &key(3), &options).await;

@@ -50,7 +50,7 @@ pub fn worker_purpose() -> Purpose {
 }
 
 pub fn worker_offer() -> WorkerOffer {
-    WorkerOffer { plugins: vec![PLUGIN], formats: vec![12], memory_bytes: 1 << 30 }
+    WorkerOffer { plugins: vec![PLUGIN], formats: vec![12], memory_bytes: 1 << 30, class: Class::Exact }
 }
 
 /// Two ends of a WebSocket over a pipe that holds `bytes` bytes a direction: client, server.

@@ -95,7 +95,7 @@ fn a_false_hub_is_found_out_before_the_proof_is_given() {
     // It cannot even read the ticket as its own.
     let refusal = HubHandshake::hello(&mallory, &hello, Role::Worker, HUB_NONCE, NOW).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::BadTicket);
-    let forged = Challenge { version: 1, nonce: HUB_NONCE, signature: mallory.key.sign(b"anything") };
+    let forged = Challenge { version: 2, nonce: HUB_NONCE, signature: mallory.key.sign(b"anything") };
     let refusal = holder.challenge(&forged.encode(), &worker()).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::BadSignature);
 }
@@ -118,14 +118,34 @@ fn versions_are_negotiated_or_both_are_named() {
         let hello = Hello { min_version, max_version, ..Hello::decode(&hello).unwrap() };
         hub_hello(&hello.encode())
     };
-    assert!(with(1, 200).is_ok());
-    assert!(with(0, 1).is_ok());
-    for (min, max) in [(2, 3), (0, 0)] {
+    assert!(with(2, 200).is_ok());
+    assert!(with(0, 2).is_ok());
+    for (min, max) in [(3, 4), (0, 1), (0, 0)] {
         let refusal = with(min, max).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::UnsupportedVersion);
         assert!(refusal.sentence.contains(&format!("{min} to {max}")), "{refusal}");
     }
     assert_eq!(with(3, 2).unwrap_err().code, RefusalCode::ProtocolError);
+}
+
+#[test]
+fn a_hello_of_another_version_is_refused_by_its_version_whatever_its_form() {
+    // What a worker of version 1 says ends before the class.
+    let (_, mut hello) = worker_start();
+    hello.pop();
+    hello[..2].copy_from_slice(&[1, 1]);
+    let refusal = hub_hello(&hello).unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::UnsupportedVersion);
+    assert!(
+        refusal.sentence.contains("versions 1 to 1") && refusal.what_to_do.contains("update"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_class_is_accepted_by_whoever_accepts_it_or_a_looser_one() {
+    assert!(Class::Exact.accepts(Class::Exact) && !Class::Exact.accepts(Class::Tolerance));
+    assert!(Class::Tolerance.accepts(Class::Exact) && Class::Tolerance.accepts(Class::Tolerance));
 }
 
 #[test]
@@ -204,7 +224,7 @@ fn an_end_signs_nothing_that_it_did_not_say_or_does_not_want() {
         change(&mut transcript);
         refused(&transcript, &expectation())
     };
-    assert!(with(|t| t.version = 2).contains("version"));
+    assert!(with(|t| t.version = 1).contains("version"));
     assert!(with(|t| t.network = "other".to_owned()).contains("network"));
     assert!(with(|t| t.worker.key = hub().public()).contains("key of this end"));
     assert!(with(|t| t.worker.nonce = Nonce([0; 32])).contains("nonce"));
@@ -218,7 +238,8 @@ fn an_end_signs_nothing_that_it_did_not_say_or_does_not_want() {
         refused(&transcript(), &expectation)
     };
     assert!(demand(|e| e.model = Some(ModelDigest([0; 32]))).contains("model"));
-    assert!(demand(|e| e.class = Some(Class::Tolerance)).contains("class"));
+    let told = demand(|e| e.class = Some(Class::Tolerance));
+    assert!(told.contains("class exact") && told.contains("class tolerance"), "{told}");
     assert!(demand(|e| e.peer = Some(hub().public())).contains("other end"));
     assert!(demand(|e| e.session = Some(SessionId([0; 32]))).contains("session"));
 }

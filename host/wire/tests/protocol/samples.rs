@@ -88,15 +88,20 @@ pub fn backbone_ticket() -> Ticket {
 }
 
 pub fn worker_purpose() -> Purpose {
-    Purpose::Worker(WorkerOffer { plugins: vec![PLUGIN], formats: vec![8, 12, 14], memory_bytes: 8 << 30 })
+    Purpose::Worker(WorkerOffer {
+        plugins: vec![PLUGIN],
+        formats: vec![8, 12, 14],
+        memory_bytes: 8 << 30,
+        class: Class::Exact,
+    })
 }
 
 pub fn control_hello() -> Hello {
     let offer =
-        BackboneOffer { model: MODEL, plugins: vec![PLUGIN], formats: vec![12, 14], class: Class::Exact };
+        BackboneOffer { model: MODEL, plugins: vec![PLUGIN], formats: vec![12, 14], accepts: Class::Exact };
     Hello {
-        min_version: 1,
-        max_version: 1,
+        min_version: 2,
+        max_version: 2,
         features: Features::NONE,
         nonce: BACKBONE_NONCE,
         ticket: backbone_ticket(),
@@ -122,7 +127,7 @@ pub fn worker_handshake() -> [Vec<u8>; 3] {
 
 pub fn transcript() -> Transcript {
     Transcript {
-        version: 1,
+        version: 2,
         network: NETWORK.to_owned(),
         session: SESSION,
         worker: TranscriptEnd {
@@ -239,6 +244,7 @@ pub fn payloads() -> Vec<(&'static str, Kind, u32, Vec<u8>)> {
                 session: SESSION,
                 worker: worker().public(),
                 plugin: PLUGIN,
+                class: Class::Exact,
                 formats: vec![8, 12, 14],
                 memory_bytes: 8 << 30,
                 payee: wallet().public().wallet_digest(),
