@@ -118,7 +118,8 @@ fn announce(scene: &Scene, address: String, class: Class) -> JoinHandle<LinkErro
     let key = key(40);
     let ticket = scene.ticket(Role::Worker, key.public(), plugin());
     std::thread::spawn(move || {
-        runtime().block_on(async move {
+        let runtime = runtime();
+        let end = runtime.block_on(async move {
             let plugin = PluginDigest(plugin().digest().0);
             let offer = WorkerOffer { plugins: vec![plugin], formats: vec![8], memory_bytes: 1 << 40, class };
             let (trust, options) = (TlsTrust::PlainText, LinkOptions::default());
@@ -135,6 +136,9 @@ fn announce(scene: &Scene, address: String, class: Class) -> JoinHandle<LinkErro
                 },
                 Err(error) => error,
             }
-        })
+        });
+        // Its last words may still be on their way.
+        std::mem::forget(runtime);
+        end
     })
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use kvasir_operate::choices::DeviceChoice;
 use kvasir_operate::demo::generation::Generation;
 use kvasir_operate::demo::network::{Network, NetworkOptions};
 use kvasir_operate::demo::report::Steps;
@@ -53,6 +54,7 @@ fn lose_a_worker(deadline: Option<Duration>, strike: fn(&Server)) {
             workers: WORKERS,
             round_trip: Some(ROUND_TRIP),
             flip_bit: false,
+            device: DeviceChoice::Cpu,
             listen: None,
         },
         &Steps::new(true),

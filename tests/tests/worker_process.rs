@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use kvasir_operate::choices::DeviceChoice;
 use kvasir_operate::demo::network::{Network, NetworkOptions};
 use kvasir_operate::demo::report::Steps;
 use kvasir_tests::build_programs;
@@ -29,6 +30,7 @@ fn a_worker_has_one_outbound_connection_and_listens_on_nothing() {
             workers: 1,
             round_trip: None,
             flip_bit: false,
+            device: DeviceChoice::Cpu,
             listen: None,
         },
         &Steps::new(true),

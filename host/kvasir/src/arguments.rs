@@ -126,6 +126,13 @@ pub enum PluginCommand {
         #[arg(long, env = "KVASIR_TRUST")]
         trust: Option<PathBuf>,
     },
+    /// Show the plugins whose kernels failed on this machine's GPU, or let one on it again.
+    #[command(after_help = "Example:\n  kvasir plugin quarantine --lift DIGEST")]
+    Quarantine {
+        /// Digest of the plugin to let on the GPU again.
+        #[arg(long, value_name = "DIGEST")]
+        lift: Option<String>,
+    },
 }
 
 #[derive(Args)]
@@ -170,6 +177,9 @@ pub struct ComputeArguments {
     /// Most memory for experts in the sandbox, in MiB [default: half of what is free].
     #[arg(long, env = "KVASIR_MEMORY", value_name = "MIB")]
     pub memory: Option<u64>,
+    /// What computes experts on this machine [default: cpu].
+    #[arg(long, env = "KVASIR_DEVICE", value_name = "DEVICE")]
+    pub device: Option<DeviceArgument>,
 }
 
 #[derive(Args)]
@@ -230,6 +240,14 @@ pub struct RunArguments {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+pub enum DeviceArgument {
+    /// The processor, by the kernel in WASM: results are exact, bit for bit.
+    Cpu,
+    /// A GPU, by the kernel in WGSL, in a process of its own: results are within the kernel's stated tolerance.
+    Gpu,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 pub enum AcceptArgument {
     /// Equal bit for bit to what this machine computes: workers that compute on a GPU are refused.
     Exact,
@@ -268,6 +286,9 @@ pub struct WorkerArguments {
     /// Folder of trusted publishers' public keys.
     #[arg(long, env = "KVASIR_TRUST", value_name = "FOLDER")]
     pub trust: Option<PathBuf>,
+    /// What computes experts [default: cpu].
+    #[arg(long, env = "KVASIR_DEVICE", value_name = "DEVICE")]
+    pub device: Option<DeviceArgument>,
     /// Threads that compute [default: one a core].
     #[arg(short, long, env = "KVASIR_THREADS", value_name = "N")]
     pub threads: Option<usize>,
@@ -311,6 +332,9 @@ pub struct DemoArguments {
     /// Negative control: one worker flips one bit of one result; exit 0 where the difference is noticed.
     #[arg(long)]
     pub flip_bit: bool,
+    /// What the workers compute on; on a GPU tokens must be identical, and logits may differ within the kernel's tolerance.
+    #[arg(long, env = "KVASIR_DEVICE", value_name = "DEVICE", default_value = "cpu")]
+    pub device: DeviceArgument,
     /// Address of the public edge [default: a free port on loopback].
     #[arg(long)]
     pub listen: Option<SocketAddr>,
@@ -362,6 +386,7 @@ impl From<&ComputeArguments> for operate::local::ComputeOptions {
             trust: arguments.trust.clone(),
             threads: arguments.threads,
             memory_mebibytes: arguments.memory,
+            device: arguments.device.map(Into::into),
         }
     }
 }
@@ -371,6 +396,15 @@ impl From<PlacementArgument> for operate::remote::PlacementChoice {
         match argument {
             PlacementArgument::Layers => operate::remote::PlacementChoice::Layers,
             PlacementArgument::Experts => operate::remote::PlacementChoice::Experts,
+        }
+    }
+}
+
+impl From<DeviceArgument> for operate::choices::DeviceChoice {
+    fn from(argument: DeviceArgument) -> Self {
+        match argument {
+            DeviceArgument::Cpu => operate::choices::DeviceChoice::Cpu,
+            DeviceArgument::Gpu => operate::choices::DeviceChoice::Gpu,
         }
     }
 }
@@ -427,6 +461,7 @@ impl From<&WorkerArguments> for operate::serve_worker::WorkerSettings {
             model: arguments.model.clone(),
             plugin: arguments.plugin.clone(),
             trust: arguments.trust.clone(),
+            device: arguments.device.map(Into::into),
             threads: arguments.threads,
             memory_mebibytes: arguments.memory,
             receipts: arguments.receipts.clone(),
@@ -450,6 +485,7 @@ impl TryFrom<&DemoArguments> for operate::demo::DemoOptions {
             placement: arguments.placement.into(),
             round_trip: arguments.rtt,
             flip_bit: arguments.flip_bit,
+            device: arguments.device.into(),
             listen: arguments.listen,
             keep: arguments.keep.clone(),
         })

@@ -78,6 +78,9 @@ fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
         Command::Plugin(PluginCommand::Verify { package, trust }) => {
             operate::plugin_tool::verify(&settings, package.as_deref(), trust.as_deref(), line.json)?;
         }
+        Command::Plugin(PluginCommand::Quarantine { lift }) => {
+            operate::quarantine::command(&settings, lift.as_deref(), line.json)?;
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut CommandLine::command(), "kvasir", &mut script);

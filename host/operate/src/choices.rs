@@ -1,7 +1,14 @@
 //! Words that stand on the command line, in `KVASIR_*` variables and in the settings file alike.
 
+use std::sync::Arc;
+
+use anyhow::Result;
+use kvasir_experts::{Device, GpuOptions};
 use kvasir_wire::handshake::Class;
 use serde::Deserialize;
+
+use crate::quarantine::FailureFiles;
+use crate::settings::Settings;
 
 /// The loosest class of results that a backbone accepts from workers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -21,6 +28,41 @@ impl AcceptChoice {
             AcceptChoice::Exact => "exact",
             AcceptChoice::Tolerance => "tolerance",
         }
+    }
+}
+
+/// What computes experts on this machine.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceChoice {
+    /// The plugin's WASM kernel on the processor, bit for bit.
+    #[default]
+    Cpu,
+    /// The plugin's WGSL kernel on a GPU, within its stated tolerance.
+    Gpu,
+}
+
+impl DeviceChoice {
+    /// The word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeviceChoice::Cpu => "cpu",
+            DeviceChoice::Gpu => "gpu",
+        }
+    }
+
+    /// The device for a runner. The GPU's failures are remembered in files of the data folder.
+    ///
+    /// # Errors
+    /// Where these cannot be written.
+    pub fn open(self, settings: &Settings) -> Result<Device> {
+        Ok(match self {
+            DeviceChoice::Cpu => Device::Cpu,
+            DeviceChoice::Gpu => {
+                let history = Arc::new(FailureFiles::open(settings)?);
+                Device::Gpu(GpuOptions { history, ..GpuOptions::default() })
+            }
+        })
     }
 }
 

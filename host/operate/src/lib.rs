@@ -20,6 +20,7 @@ pub mod output;
 pub mod plugin_tool;
 pub mod process;
 pub mod progress;
+pub mod quarantine;
 pub mod remote;
 pub mod run;
 pub mod serve_worker;

@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use kvasir_backbone::Backbone;
-use kvasir_experts::{ExpertRunner, LocalExperts, RunnerOptions, VerifiedPlugin};
+use kvasir_experts::{ExpertRunner, GpuError, LocalExperts, RunnerError, RunnerOptions, VerifiedPlugin};
 use kvasir_model::Model;
 use kvasir_plugin::TrustStore;
 
+use crate::choices::DeviceChoice;
 use crate::files;
 use crate::memory::expert_bytes;
 use crate::progress::Spinner;
+use crate::quarantine;
 use crate::settings::Settings;
 use crate::setup;
 
@@ -33,6 +35,8 @@ pub struct ComputeOptions {
     pub trust: Option<PathBuf>,
     /// Threads that compute; none means one a core.
     pub threads: Option<usize>,
+    /// What computes experts; none means the settings file's, or the processor.
+    pub device: Option<DeviceChoice>,
     /// Most memory for experts in the sandbox, in MiB; none means half of what is free.
     pub memory_mebibytes: Option<u64>,
 }
@@ -61,9 +65,11 @@ impl Local {
         let model = Arc::new(open_model(&path)?);
         spinner.say("checking and compiling the kernel");
         let plugin = verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
-        let runner = Arc::new(ExpertRunner::new(
+        let device = settings.device(options.device).open(settings)?;
+        let runner = Arc::new(start_runner(
             &plugin,
             RunnerOptions {
+                device,
                 held_bytes: Some(expert_bytes(options.memory_mebibytes)),
                 ..RunnerOptions::default()
             },
@@ -76,6 +82,23 @@ impl Local {
     pub fn experts(&self) -> LocalExperts {
         LocalExperts::new(Arc::clone(&self.model), Arc::clone(&self.runner))
     }
+}
+
+/// Compile the kernel and prove it on its golden vectors; on the GPU both of the plugin's kernels. Says so where a GPU is used.
+///
+/// # Errors
+/// As [`ExpertRunner::new`], with what to do where the plugin is in quarantine.
+pub fn start_runner(plugin: &VerifiedPlugin, options: RunnerOptions) -> Result<ExpertRunner> {
+    let runner = ExpertRunner::new(plugin, options).map_err(|error| match error {
+        RunnerError::Gpu(GpuError::Quarantined { plugin, .. }) => {
+            anyhow::Error::from(error).context(quarantine::remedy(plugin))
+        }
+        other => other.into(),
+    })?;
+    if let Some(adapter) = runner.adapter() {
+        tracing::info!(device = %adapter, "the plugin's kernels passed its golden vectors on the CPU and on the GPU");
+    }
+    Ok(runner)
 }
 
 /// Open the model at `path`.

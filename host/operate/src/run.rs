@@ -201,6 +201,7 @@ fn report(local: &Local, answers: &[Answer], remote: Option<&RemoteReport>, json
     if json {
         output::object(&json!({
             "model": local.model.name(), "plugin": local.plugin.digest().to_string(),
+            "device": local.runner.adapter().map_or_else(|| "cpu".to_owned(), |adapter| adapter.to_string()),
             "threads": local.backbone.threads(), "vocabulary": local.model.config().vocabulary,
             "answers": answers, "tokens_per_second": decode, "prefill_tokens_per_second": prefill, "remote": remote,
         }))

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvasir_worker::{Event, EventSink, Fault, Worker, WorkerOptions};
+use kvasir_experts::{GpuError, RunnerError};
+use kvasir_worker::{Event, EventSink, Fault, Worker, WorkerError, WorkerOptions};
 use serde_json::{Value, json};
 
+use crate::choices::DeviceChoice;
 use crate::local::{open_model, threads, verified_plugin};
 use crate::memory::expert_bytes;
 use crate::remote::read_ticket;
 use crate::settings::Settings;
-use crate::{files, key_file, output};
+use crate::{files, key_file, output, quarantine};
 
 /// Threads that move bytes; kernels have their own.
 const NETWORK_THREADS: usize = 2;
@@ -36,6 +38,8 @@ pub struct WorkerSettings {
     pub plugin: Option<PathBuf>,
     /// Folder of trusted publishers' public keys.
     pub trust: Option<PathBuf>,
+    /// What computes experts; none means the settings file's, or the processor.
+    pub device: Option<DeviceChoice>,
     /// Threads that compute.
     pub threads: Option<usize>,
     /// Most memory for experts, in MiB; none means half of what is free.
@@ -58,7 +62,9 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
     let model = options.model.as_deref().map(open_model).transpose()?;
     let receipts = options.receipts.clone().unwrap_or_else(|| settings.data_folder.join("receipts"));
     files::writable_folder(&receipts).context("receipts could not be kept")?;
+    let device = settings.device(options.device).open(settings)?;
     let worker = Worker::new(WorkerOptions {
+        device,
         certificate_authority: options.certificate_authority.clone(),
         model: model.map(Arc::new),
         store_bytes: expert_bytes(options.memory_mebibytes),
@@ -77,7 +83,8 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
             key_file::load(&options.key)?,
             plugin,
         )
-    })?;
+    })
+    .map_err(with_remedy)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NETWORK_THREADS)
         .enable_all()
@@ -93,7 +100,8 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
             std::process::exit(130);
         });
         worker.run(stopped).await
-    })?;
+    });
+    let summary = summary.map_err(with_remedy)?;
     if json {
         drop(output::object(&json!({
             "event": "ended", "sessions": summary.sessions, "results": summary.results,
@@ -106,6 +114,18 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
             summary.sessions, summary.results, summary.receipted_bytes, summary.nano_kvr
         ))
     }
+}
+
+/// Where a plugin is in quarantine, how to go on.
+fn with_remedy(error: WorkerError) -> anyhow::Error {
+    let plugin = match &error {
+        WorkerError::Quarantined { plugin } => plugin.to_string(),
+        WorkerError::Plugin { source: RunnerError::Gpu(GpuError::Quarantined { plugin, .. }), .. } => {
+            plugin.to_string()
+        }
+        _ => return error.into(),
+    };
+    anyhow::Error::from(error).context(quarantine::remedy(plugin))
 }
 
 /// A ticket sent in clear could be read on the way, so `ws://` is for this machine alone unless danger is asked for.
@@ -145,9 +165,17 @@ async fn asked_to_end() {
 fn as_json(event: &Event) -> Value {
     match event {
         Event::Connected { gateway } => json!({"event": "connected", "gateway": gateway}),
-        Event::Paired { session, model, plugin } => {
-            json!({"event": "paired", "session": session, "model": model, "plugin": plugin})
-        }
+        Event::Proven { plugin, class, device, software, vectors } => json!({
+            "event": "proven", "plugin": plugin, "class": class, "device": device, "software": software,
+            "vectors": vectors,
+        }),
+        Event::Lost { experts, reason } => json!({"event": "lost", "experts": experts, "reason": reason}),
+        Event::Quarantined { plugin, failures } => json!({
+            "event": "quarantined", "plugin": plugin, "failures": failures, "what_to_do": quarantine::remedy(plugin),
+        }),
+        Event::Paired { session, model, plugin, class } => json!({
+            "event": "paired", "session": session, "model": model, "plugin": plugin, "class": class,
+        }),
         Event::Refused { code, reason, can_heal } => {
             json!({"event": "refused", "code": code, "reason": reason, "can_heal": can_heal})
         }
@@ -195,8 +223,23 @@ fn for_people() -> EventSink {
             }
             Event::Holding { experts, bytes, .. } => format!("holding {experts} experts, {bytes} bytes"),
             Event::Connected { gateway } => format!("connected to {gateway}, waiting for a backbone"),
-            Event::Paired { session, .. } => {
-                format!("session {} begins", session.get(..8).unwrap_or(&session))
+            Event::Proven { class, device, software, vectors, .. } => {
+                let where_ = match (device, software) {
+                    (None, _) => "the CPU".to_owned(),
+                    (Some(device), false) => format!("the CPU and {device}"),
+                    (Some(device), true) => format!("the CPU and {device}, which is no GPU but software"),
+                };
+                format!("{vectors} golden vectors passed on {where_}; results are of class {class}")
+            }
+            Event::Lost { experts, reason } => {
+                format!("{experts} experts lost, to be loaded again: {reason}")
+            }
+            Event::Quarantined { plugin, failures } => format!(
+                "plugin {plugin} failed {failures} times on the GPU and is not run on it any more; {}",
+                quarantine::remedy(&plugin)
+            ),
+            Event::Paired { session, class, .. } => {
+                format!("session {} begins, class {class}", session.get(..8).unwrap_or(&session))
             }
             Event::Refused { reason, can_heal, .. } => {
                 format!("refused: {reason}{}", if can_heal { " (trying again)" } else { "" })

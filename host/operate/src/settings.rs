@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use etcetera::{AppStrategy, AppStrategyArgs, choose_app_strategy};
 use serde::Deserialize;
 
-use crate::choices::AcceptChoice;
+use crate::choices::{AcceptChoice, DeviceChoice};
 use crate::files;
 
 /// The settings file may not be larger: it is read whole.
@@ -28,6 +28,8 @@ pub struct SettingsFile {
     pub trust: Option<PathBuf>,
     /// Threads of the forward pass.
     pub threads: Option<usize>,
+    /// What computes experts on this machine: `cpu` or `gpu`.
+    pub device: Option<DeviceChoice>,
     /// The loosest class of results that `run` accepts from workers: `exact` or `tolerance`.
     pub accept: Option<AcceptChoice>,
 }
@@ -105,6 +107,11 @@ impl Settings {
         named.or(self.file.threads)
     }
 
+    /// What computes experts on this machine.
+    pub fn device(&self, named: Option<DeviceChoice>) -> DeviceChoice {
+        named.or(self.file.device).unwrap_or_default()
+    }
+
     /// The loosest class of results that is accepted from workers.
     pub fn accept(&self, named: Option<AcceptChoice>) -> AcceptChoice {
         named.or(self.file.accept).unwrap_or_default()
@@ -129,12 +136,16 @@ mod tests {
         let none = Settings::load(None, Some(home.path())).unwrap();
         assert!(none.plugin(None).starts_with(home.path()));
         fs::create_dir_all(home.path().join("config")).unwrap();
-        fs::write(home.path().join("config/config.toml"), "plugin = '/elsewhere/k.kvp'\nthreads = 3\n")
-            .unwrap();
+        let text = "plugin = '/elsewhere/k.kvp'\nthreads = 3\ndevice = 'gpu'\naccept = 'tolerance'\n";
+        fs::write(home.path().join("config/config.toml"), text).unwrap();
         let some = Settings::load(None, Some(home.path())).unwrap();
         assert_eq!(some.plugin(None), Path::new("/elsewhere/k.kvp"));
         assert_eq!(some.plugin(Some(Path::new("/flag.kvp"))), Path::new("/flag.kvp"));
         assert_eq!(some.threads(None), Some(3));
+        assert_eq!((none.device(None), none.accept(None)), (DeviceChoice::Cpu, AcceptChoice::Exact));
+        assert_eq!((some.device(None), some.accept(None)), (DeviceChoice::Gpu, AcceptChoice::Tolerance));
+        assert_eq!(some.device(Some(DeviceChoice::Cpu)), DeviceChoice::Cpu);
+        assert_eq!(some.accept(Some(AcceptChoice::Exact)), AcceptChoice::Exact);
     }
 
     #[test]

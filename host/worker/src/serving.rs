@@ -8,16 +8,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvasir_experts::{
-    ExpertIndex, ExpertRows, ExpertRunner, GpuOptions, LayerIndex, RowFormat, RunnerError,
-};
+use kvasir_experts::{ExpertIndex, ExpertRows, ExpertRunner, GpuOptions, LayerIndex, RowFormat, RunnerError};
 use kvasir_link::LinkSender;
 use kvasir_wire::frame::{Kind, Lane, PAIR_STREAM};
 use kvasir_wire::id::sha256;
 use kvasir_wire::limits::MAX_PAYLOAD_BYTES;
 use kvasir_wire::message::{
-    Assigned, Call, CallResult, ExpertName, Failure, FailureCode, Have, Mode, NotHeld, NotHeldReason, Outcome,
-    call_of_stream,
+    Assigned, Call, CallResult, ExpertName, Failure, FailureCode, Have, Mode, NotHeld, NotHeldReason,
+    Outcome, call_of_stream,
 };
 use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::work::WorkItem;

@@ -431,6 +431,10 @@ impl Session {
     }
 
     fn want_more(&mut self) -> Result<(), Refusal> {
+        // While a failed kernel rests, what would come could not be loaded.
+        if self.again.at.is_some() {
+            return Ok(());
+        }
         while let Some(want) = self.fetches.next_want() {
             self.send(Kind::Want, PAIR_STREAM, want.encode())?;
         }

@@ -91,7 +91,8 @@ impl Worker {
             })?;
             let own = wire_class(runner.class());
             if class.is_some_and(|class| class != own) {
-                let what = "the plugins' results are of two classes, and a worker has one: start a worker for each";
+                let what =
+                    "the plugins' results are of two classes, and a worker has one: start a worker for each";
                 return Err(WorkerError::Options(what.to_owned()));
             }
             class = Some(own);

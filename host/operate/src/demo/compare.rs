@@ -23,6 +23,10 @@ pub struct Difference {
 pub struct Comparison {
     /// Whether every generated token is the same.
     pub identical_tokens: bool,
+    /// Generated tokens that are the same, each in its place.
+    pub equal_tokens: usize,
+    /// Generated tokens of the longer generation.
+    pub tokens: usize,
     /// Whether every logit at every generated position has the same bits.
     pub identical_logits: bool,
     /// The lowest cosine between the logits of one position; 1 where all bits are equal.
@@ -50,12 +54,18 @@ impl Comparison {
         let tokens = |generation: &Generation| -> Vec<Vec<u64>> {
             generation.answers.iter().map(|answer| answer.tokens.clone()).collect()
         };
-        let identical_tokens = tokens(local) == tokens(remote);
+        let (own, others) = (tokens(local), tokens(remote));
+        let identical_tokens = own == others;
+        let equal_tokens =
+            own.iter().zip(&others).map(|(a, b)| a.iter().zip(b).filter(|(a, b)| a == b).count()).sum();
+        let count = |tokens: &[Vec<u64>]| tokens.iter().map(Vec::len).sum::<usize>();
         let pairs = local.logits.chunks(vocabulary).zip(remote.logits.chunks(vocabulary));
         let cosine = pairs.map(|(a, b)| cosine(a, b)).fold(1.0, f64::min);
         let first = local.logits.iter().zip(&remote.logits).position(|(a, b)| a.to_bits() != b.to_bits());
         Ok(Comparison {
             identical_tokens,
+            equal_tokens,
+            tokens: count(&own).max(count(&others)),
             identical_logits: first.is_none() && local.logits.len() == remote.logits.len(),
             cosine,
             logits: local.logits.len().min(remote.logits.len()),
@@ -102,6 +112,9 @@ mod tests {
         let a = generation(&[1, 0], &[1.0, 2.0, 4.0, 3.0]);
         let found = Comparison::of(&a, &a.clone()).unwrap();
         assert!(found.identical());
+        assert_eq!((found.equal_tokens, found.tokens), (2, 2));
+        let other = Comparison::of(&a, &generation(&[1, 1], &[1.0, 2.0, 3.0, 4.0])).unwrap();
+        assert_eq!((other.identical_tokens, other.equal_tokens, other.tokens), (false, 1, 2));
         assert_eq!((found.cosine, found.first_difference, found.logits), (1.0, None, 4));
     }
 

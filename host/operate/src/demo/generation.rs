@@ -40,6 +40,8 @@ pub struct Generation {
     pub counted_bytes: u64,
     /// Sessions with workers.
     pub sessions: usize,
+    /// The class of each session, by its transcript.
+    pub classes: Vec<String>,
 }
 
 impl Generation {
@@ -74,6 +76,13 @@ impl Generation {
             recomputed_calls: count("recomputed"),
             counted_bytes: count("bytes_up") + count("bytes_down"),
             sessions: remote.get("workers").and_then(Value::as_array).map_or(0, Vec::len),
+            classes: remote
+                .get("workers")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .map(|worker| text(worker, "class"))
+                .collect::<Result<_>>()?,
             round_trips_per_token: remote.get("round_trips_per_token").and_then(Value::as_f64).unwrap_or(0.0),
         })
     }

@@ -18,6 +18,7 @@ use super::fields::{number, text};
 use super::generation::Generation;
 use super::programs::Programs;
 use super::report::Steps;
+use crate::choices::{AcceptChoice, DeviceChoice};
 use crate::process::{Server, report};
 use crate::remote::PlacementChoice;
 use crate::{delay, key_file};
@@ -45,8 +46,21 @@ pub struct NetworkOptions {
     pub round_trip: Option<Duration>,
     /// The first worker flips one bit of its first result.
     pub flip_bit: bool,
+    /// What the workers compute on.
+    pub device: DeviceChoice,
     /// Address of the edge.
     pub listen: Option<SocketAddr>,
+}
+
+/// What a worker said of its kernels when it had proven them.
+#[derive(Debug, Clone, Serialize)]
+pub struct WorkerKernel {
+    /// The class of its results.
+    pub class: String,
+    /// The GPU, if it computes on one.
+    pub device: Option<String>,
+    /// Whether that is the processor in disguise.
+    pub software: bool,
 }
 
 /// One wallet's credit.
@@ -84,6 +98,9 @@ pub struct Network {
     workers: Vec<Server>,
     wallets: Vec<String>,
     deadline: Option<Duration>,
+    device: DeviceChoice,
+    /// One entry a worker.
+    pub kernels: Vec<WorkerKernel>,
 }
 
 impl Network {
@@ -225,6 +242,8 @@ impl Network {
             workers: Vec::new(),
             wallets: Vec::new(),
             deadline: None,
+            device: options.device,
+            kernels: Vec::new(),
         };
         let address = match options.round_trip {
             Some(round_trip) => delay::start(edge_address, round_trip)?,
@@ -264,7 +283,8 @@ impl Network {
                 .arg("--key")
                 .arg(key(&self.folder, "backbone"))
                 .args(["--workers", &self.wallets.len().to_string()])
-                .args(["--remote-layers", layers, "--placement", placement.name()]);
+                .args(["--remote-layers", layers, "--placement", placement.name()])
+                .args(["--accept", accept(self.device).name()]);
             if let Some(deadline) = self.deadline {
                 command.args(["--deadline", &format!("{}us", deadline.as_micros())]);
             }
@@ -403,11 +423,17 @@ impl Network {
             .arg(self.folder.join("tls/ca.pem"))
             .arg("--receipts")
             .arg(self.folder.join(format!("{name}-receipts")))
-            .args(["--threads", "1"]);
+            .args(["--threads", "1", "--device", self.device.name()]);
         if flip_bit {
             command.args(["--danger-flip-bit-of-result", "1"]);
         }
         let mut worker = Server::spawn(&name, &mut command, &self.folder.join("logs"))?;
+        let proven = worker.event("proven", WORKER_WITHIN)?;
+        self.kernels.push(WorkerKernel {
+            class: text(&proven, "class")?,
+            device: proven.get("device").and_then(Value::as_str).map(str::to_owned),
+            software: proven.get("software").and_then(Value::as_bool).unwrap_or(false),
+        });
         worker.event("connected", WORKER_WITHIN)?;
         self.workers.push(worker);
         self.wallets.push(wallet);
@@ -455,6 +481,14 @@ impl Network {
         more(&mut command);
         command.arg("--").args(prompts);
         Generation::read(&report(&mut command)?, &logits)
+    }
+}
+
+/// What the backbone must accept for workers on this device.
+fn accept(device: DeviceChoice) -> AcceptChoice {
+    match device {
+        DeviceChoice::Cpu => AcceptChoice::Exact,
+        DeviceChoice::Gpu => AcceptChoice::Tolerance,
     }
 }
 

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::DemoOptions;
 use super::compare::Comparison;
 use super::generation::Generation;
-use super::network::Account;
+use super::network::{Account, WorkerKernel};
+use crate::choices::DeviceChoice;
 use crate::output;
 use crate::progress::Spinner;
 
@@ -58,6 +59,7 @@ pub struct DemoReport<'a> {
     remote: &'a Generation,
     comparison: &'a Comparison,
     account: &'a Account,
+    kernels: &'a [WorkerKernel],
 }
 
 impl<'a> DemoReport<'a> {
@@ -68,6 +70,7 @@ impl<'a> DemoReport<'a> {
         remote: &'a Generation,
         comparison: &'a Comparison,
         account: &'a Account,
+        kernels: &'a [WorkerKernel],
     ) -> DemoReport<'a> {
         let prompts = local
             .answers
@@ -80,7 +83,7 @@ impl<'a> DemoReport<'a> {
                 identical: local.tokens == remote.tokens,
             })
             .collect();
-        DemoReport { options, prompts, local, remote, comparison, account }
+        DemoReport { options, prompts, local, remote, comparison, account, kernels }
     }
 
     /// Whether the wallets were credited exactly what the metered bytes are worth, and hub and backbone counted alike (where
@@ -89,6 +92,11 @@ impl<'a> DemoReport<'a> {
         self.account.metered_bytes > 0
             && u128::from(self.account.credited_nanokvr) == 7 * u128::from(self.account.metered_bytes)
             && (self.remote.recomputed_calls > 0 || self.remote.counted_bytes == self.account.metered_bytes)
+    }
+
+    /// Whether every session was of this class, by what the backbone signed.
+    pub fn classes_are(&self, class: &str) -> bool {
+        !self.remote.classes.is_empty() && self.remote.classes.iter().all(|found| found == class)
     }
 
     /// Print the report on standard output.
@@ -106,6 +114,8 @@ impl<'a> DemoReport<'a> {
             "texts": {"local": text(|p| &p.local), "remote": text(|p| &p.remote)},
             "prompts": self.prompts,
             "identical_tokens": self.comparison.identical_tokens,
+            "equal_tokens": self.comparison.equal_tokens,
+            "tokens_compared": self.comparison.tokens,
             "identical_logits": self.comparison.identical_logits,
             "cosine": self.comparison.cosine,
             "logits_compared": self.comparison.logits,
@@ -121,6 +131,9 @@ impl<'a> DemoReport<'a> {
             "round_trips_per_token": self.remote.round_trips_per_token,
             "round_trip_ms": self.options.round_trip.map_or(0.0, |rtt| rtt.as_secs_f64() * 1e3),
             "workers": self.options.workers,
+            "device": self.options.device.name(),
+            "classes": self.remote.classes,
+            "kernels": self.kernels,
             "remote_layers": self.options.remote_layers,
             "control": if self.options.flip_bit { Some("flip-bit") } else { None },
         }))
@@ -135,10 +148,18 @@ impl<'a> DemoReport<'a> {
         }
         let yes = |same: bool| if same { "identical" } else { "DIFFERENT" };
         lines.push(String::new());
-        lines.push(format!("tokens        {}", yes(self.comparison.identical_tokens)));
         lines.push(format!(
-            "logits        {} ({} values compared bit for bit; cosine {:.9})",
-            yes(self.comparison.identical_logits),
+            "tokens        {} ({} of {})",
+            yes(self.comparison.identical_tokens),
+            self.comparison.equal_tokens,
+            self.comparison.tokens
+        ));
+        lines.push(format!(
+            "logits        {} ({} values compared bit for bit; lowest cosine of a position {:.9})",
+            match (self.comparison.identical_logits, self.options.device) {
+                (false, DeviceChoice::Gpu) => "within the tolerance of a GPU, not identical",
+                (same, _) => yes(same),
+            },
             self.comparison.logits,
             self.comparison.cosine
         ));
@@ -146,6 +167,15 @@ impl<'a> DemoReport<'a> {
             lines.push(format!(
                 "              first at position {}, token {}: {} locally, {} remotely",
                 first.position, first.token, first.local, first.remote
+            ));
+        }
+        for kernel in self.kernels.iter().filter(|_| self.options.device == DeviceChoice::Gpu) {
+            let device = kernel.device.as_deref().unwrap_or("no device");
+            let software = if kernel.software { "; software, no GPU" } else { "" };
+            lines.push(format!(
+                "worker        class {}, on {}{software}",
+                kernel.class,
+                output::name(device)
             ));
         }
         lines.push(format!(
