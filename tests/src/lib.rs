@@ -1,5 +1,5 @@
 //! What the tests of the whole share: where things lie, the programs of this build, reference outputs, the released
-//! plugin, experts without a sandbox, and how a test says that it was skipped.
+//! plugin, the GPU, experts without a sandbox, and how a test says that it was skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 pub mod golden;
+pub mod gpu;
 mod programs;
 pub mod reference_experts;
 pub mod released_plugin;

@@ -62,6 +62,26 @@ fn one_flipped_bit_of_one_result_is_reported() {
 }
 
 #[test]
+fn workers_on_the_gpu_give_the_same_tokens_in_sessions_of_class_tolerance() {
+    if kvasir_tests::gpu::gpu().is_none() {
+        return;
+    }
+    let (output, report) =
+        demo(&["--device", "gpu", "--workers", "1", "--tokens", "8", "--prompt", "The capital of France is"]);
+    assert!(output.status.success(), "{report}");
+    assert_eq!((&report["equal_tokens"], &report["tokens_compared"]), (&8.into(), &8.into()), "{report}");
+    assert_eq!(report["classes"], serde_json::json!(["tolerance"]), "{report}");
+    let kernel = &report["kernels"][0];
+    assert_eq!(kernel["class"], "tolerance");
+    assert!(kernel["device"].as_str().is_some_and(|device| !device.is_empty()), "{report}");
+    assert!(report["cosine"].as_f64().unwrap() >= 0.999, "{report}");
+    assert!(report["remote_calls"].as_u64().unwrap() > 0, "{report}");
+    let metered = report["metered_bytes"].as_u64().unwrap();
+    assert_eq!(report["credited_nanokvr"].as_u64().unwrap(), 7 * metered, "{report}");
+    println!("{} on {}: cosine {}", report["texts"]["remote"], kernel["device"], report["cosine"]);
+}
+
+#[test]
 fn a_round_trip_costs_time_and_changes_nothing_else() {
     let (output, report) = demo(&["--rtt", "13ms", "--tokens", "3", "--prompt", "The capital of France is"]);
     assert!(output.status.success(), "{report}");

@@ -249,10 +249,14 @@ pub fn plugin() -> &'static VerifiedPlugin {
 
 /// The same kernel signed by another publisher: another plugin.
 pub fn plugin_by(publisher: u8) -> VerifiedPlugin {
-    let contents = kvasir_tests::released_plugin::contents();
+    sign(&kvasir_tests::released_plugin::contents(), publisher)
+}
+
+/// What is in a package, signed by a key of the tests and verified.
+pub fn sign(contents: &PackageContents, publisher: u8) -> VerifiedPlugin {
     let signing_key = SigningKey::from_bytes(&[publisher; 32]);
     let validity = Validity { not_before: UnixSeconds(now() - 60), expires: UnixSeconds(now() + 3600) };
-    let package = pack(&contents, validity, &signing_key).unwrap();
+    let package = pack(contents, validity, &signing_key).unwrap();
     let trusted = PublisherKey { key: signing_key.verifying_key(), name: None };
     verify(&package, &TrustStore::from_keys([trusted]).unwrap(), UnixSeconds(now())).unwrap()
 }
