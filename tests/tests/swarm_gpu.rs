@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use kvasir_dispatch::{Placement, Statistics, Swarm};
 use kvasir_experts::{
-    Deadlines, Device, ExpertRunner, FailureHistory, GpuError, GpuOptions, LocalExperts, RunnerError, RunnerOptions,
-    VerifiedPlugin,
+    Deadlines, Device, ExpertRunner, FailureHistory, GpuError, GpuOptions, LocalExperts, RunnerError,
+    RunnerOptions, VerifiedPlugin,
 };
 use kvasir_operate::quarantine::{self, FailureFiles};
 use kvasir_operate::settings::Settings;
@@ -29,10 +29,8 @@ fn a_worker_on_the_gpu_gives_eight_of_eight_tokens_in_a_session_of_class_toleran
     let Some(options) = gpu() else { return };
     let scene = Scene::new();
     let host = Host::new(tiny());
-    let worker = RunningWorker::start(WorkerOptions {
-        device: Device::Gpu(options),
-        ..scene.worker_options(30)
-    });
+    let worker =
+        RunningWorker::start(WorkerOptions { device: Device::Gpu(options), ..scene.worker_options(30) });
     let (class, device) = worker.log.wait_for(|event| match event {
         Event::Proven { class, device, .. } => Some((*class, device.clone())),
         _ => None,
@@ -135,7 +133,9 @@ fn a_runaway_shader_costs_no_token_and_no_other_session_and_its_quarantine_survi
 
     // After a restart: other objects over the same files.
     match Worker::new(worker_options(30, device())) {
-        Err(WorkerError::Plugin { source: RunnerError::Gpu(GpuError::Quarantined { failures, .. }), .. }) => {
+        Err(WorkerError::Plugin {
+            source: RunnerError::Gpu(GpuError::Quarantined { failures, .. }), ..
+        }) => {
             assert_eq!(failures, 3);
         }
         other => panic!("{:?}", other.err()),
@@ -156,7 +156,9 @@ fn runaway_plugin() -> VerifiedPlugin {
     let mut contents = released_plugin::contents();
     let (_, source) = contents.shaders.iter_mut().next().unwrap();
     let mut text = String::from_utf8(std::mem::take(source)).unwrap();
-    let turns = "        x = sqrt(abs(x.yzwx * 1.0001 + 0.25)) + sin(x.zwxy) + cos(x.wxyz) * exp(x * 0.001);\n".repeat(32);
+    let turns =
+        "        x = sqrt(abs(x.yzwx * 1.0001 + 0.25)) + sin(x.zwxy) + cos(x.wxyz) * exp(x * 0.001);\n"
+            .repeat(32);
     text.push_str(&format!(
         "\nfn runaway(job: Job, seed: u32) -> f32 {{
     var x = vec4<f32>(f32(seed), 0.5, 1.5, 2.5);

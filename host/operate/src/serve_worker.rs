@@ -165,9 +165,9 @@ async fn asked_to_end() {
 fn as_json(event: &Event) -> Value {
     match event {
         Event::Connected { gateway } => json!({"event": "connected", "gateway": gateway}),
-        Event::Proven { plugin, class, device, software, vectors } => json!({
+        Event::Proven { plugin, class, device, software, vectors, vectors_on_device } => json!({
             "event": "proven", "plugin": plugin, "class": class, "device": device, "software": software,
-            "vectors": vectors,
+            "vectors": vectors, "vectors_on_device": vectors_on_device,
         }),
         Event::Lost { experts, reason } => json!({"event": "lost", "experts": experts, "reason": reason}),
         Event::Quarantined { plugin, failures } => json!({
@@ -223,13 +223,15 @@ fn for_people() -> EventSink {
             }
             Event::Holding { experts, bytes, .. } => format!("holding {experts} experts, {bytes} bytes"),
             Event::Connected { gateway } => format!("connected to {gateway}, waiting for a backbone"),
-            Event::Proven { class, device, software, vectors, .. } => {
-                let where_ = match (device, software) {
-                    (None, _) => "the CPU".to_owned(),
-                    (Some(device), false) => format!("the CPU and {device}"),
-                    (Some(device), true) => format!("the CPU and {device}, which is no GPU but software"),
-                };
-                format!("{vectors} golden vectors passed on {where_}; results are of class {class}")
+            Event::Proven { class, device, software, vectors, vectors_on_device, .. } => {
+                let on_device = device.map_or_else(String::new, |device| {
+                    let software = if software { ", which is no GPU but software" } else { "" };
+                    format!(
+                        ", {vectors_on_device} within their tolerance on {}{software}",
+                        output::name(&device)
+                    )
+                });
+                format!("{vectors} golden vectors passed on the CPU{on_device}; results are of class {class}")
             }
             Event::Lost { experts, reason } => {
                 format!("{experts} experts lost, to be loaded again: {reason}")

@@ -20,8 +20,10 @@ pub enum Event {
         device: Option<String>,
         /// Whether that device is the processor in disguise.
         software: bool,
-        /// Golden vectors in the plugin. On a GPU both kernels were held against them.
+        /// Golden vectors that the WASM kernel was held against, bit for bit.
         vectors: usize,
+        /// Golden vectors that the GPU's kernel was held against, within its tolerance; those of formats that it takes.
+        vectors_on_device: usize,
     },
     /// The connection stands and the hub knows this worker; a backbone may be paired at any time.
     Connected {

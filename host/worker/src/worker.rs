@@ -104,6 +104,7 @@ impl Worker {
                 device: adapter.as_ref().map(Adapter::to_string),
                 software: adapter.is_some_and(|adapter| adapter.kind == AdapterKind::Software),
                 vectors: plugin.vectors().len(),
+                vectors_on_device: runner.shader_report().map_or(0, |report| report.vectors),
             });
             offer.plugins.push(digest);
             runners.insert(digest, Arc::new(runner));
