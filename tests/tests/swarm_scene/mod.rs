@@ -24,7 +24,7 @@ use kvasir_gateway::hub::filing::{Ledger, LedgerError};
 use kvasir_gateway::hub::{HubOptions, HubServer};
 use kvasir_gateway::stop::{Stopper, switch};
 use kvasir_model::{LayerIndex, Model};
-use kvasir_plugin::{PublisherKey, TrustStore, UnixSeconds, Validity, pack, verify};
+use kvasir_plugin::{PackageContents, PublisherKey, TrustStore, UnixSeconds, Validity, pack, verify};
 use kvasir_wire::handshake::HubIdentity;
 use kvasir_wire::id::PluginDigest;
 use kvasir_wire::key::{PublicKey, SecretKey};
