@@ -88,12 +88,15 @@ impl Home {
     /// A folder that `kvasir plugin pack` can pack.
     fn kernel_folder(&self) -> PathBuf {
         let (folder, plugin) = (self.path("kernel"), root().join("plugins/swiglu"));
-        fs::create_dir_all(folder.join("vectors")).unwrap();
+        fs::create_dir_all(&folder).unwrap();
         fs::copy(plugin.join("plugin.toml"), folder.join("plugin.toml")).unwrap();
         fs::copy(plugin.join("release/swiglu-0.2.0.wasm"), folder.join("kernel.wasm")).unwrap();
-        for vector in fs::read_dir(plugin.join("vectors")).unwrap() {
-            let vector = vector.unwrap();
-            fs::copy(vector.path(), folder.join("vectors").join(vector.file_name())).unwrap();
+        for part in ["vectors", "shaders"] {
+            fs::create_dir_all(folder.join(part)).unwrap();
+            for file in fs::read_dir(plugin.join(part)).unwrap() {
+                let file = file.unwrap();
+                fs::copy(file.path(), folder.join(part).join(file.file_name())).unwrap();
+            }
         }
         folder
     }

@@ -22,7 +22,7 @@ use kvasir_worker::{Event, Worker, WorkerError, WorkerOptions};
 use swarm_scene::*;
 
 /// Grants a call of the GPU: far more than an honest one takes on a busy machine, far less than the runaway.
-const CALL: Duration = Duration::from_secs(3);
+const CALL: Duration = Duration::from_secs(2);
 
 #[test]
 fn a_worker_on_the_gpu_gives_eight_of_eight_tokens_in_a_session_of_class_tolerance() {
@@ -158,7 +158,7 @@ fn runaway_plugin() -> VerifiedPlugin {
     let mut text = String::from_utf8(std::mem::take(source)).unwrap();
     let turns =
         "        x = sqrt(abs(x.yzwx * 1.0001 + 0.25)) + sin(x.zwxy) + cos(x.wxyz) * exp(x * 0.001);\n"
-            .repeat(32);
+            .repeat(192);
     text.push_str(&format!(
         "\nfn runaway(job: Job, seed: u32) -> f32 {{
     var x = vec4<f32>(f32(seed), 0.5, 1.5, 2.5);

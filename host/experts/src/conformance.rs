@@ -91,6 +91,15 @@ pub enum ConformanceError {
         /// The value due, as text.
         expected: String,
     },
+    /// A format that the manifest promises for the shader, but no golden vector shows.
+    #[error(
+        "the manifest promises {format} for the shader, but the package carries no golden vector in it, so nothing shows that the \
+         shader computes it; ask the publisher for a correct package"
+    )]
+    FormatUnproven {
+        /// The format's name.
+        format: String,
+    },
     /// A row of the shader points elsewhere than the manifest allows.
     #[error(
         "golden vector {file}: the cosine between the shader's row {row} and the one that was due is {found}, the manifest promises \

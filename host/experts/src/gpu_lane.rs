@@ -66,6 +66,18 @@ impl GpuLane {
         self.experts.contains_key(&(layer.0, expert.0))
     }
 
+    /// Begins a call: what it uses from here on makes no room for its other experts.
+    pub fn begin_call(&mut self) {
+        self.clock += 1;
+    }
+
+    /// Whether an expert is there, which then stays until the call has ended.
+    pub fn keep(&mut self, shared: &Shared, layer: LayerIndex, expert: ExpertIndex) -> bool {
+        self.forget_the_lost(shared);
+        let held = self.experts.get_mut(&(layer.0, expert.0));
+        held.map(|held| held.used = self.clock).is_some()
+    }
+
     /// Takes an expert that the caller places; never makes room.
     pub fn load(
         &mut self,
@@ -82,7 +94,7 @@ impl GpuLane {
         self.place(shared, layer, expert, weights)
     }
 
-    /// Takes an expert that was read from a source; those unused for longest make room.
+    /// Takes an expert that was read from a source; those unused for longest make room, but none of the same call.
     pub fn read(
         &mut self,
         shared: &Shared,
@@ -118,7 +130,6 @@ impl GpuLane {
         work: &mut [(&ExpertRows, &mut [f32])],
     ) -> Result<(), RunnerError> {
         let layer = rows.layer;
-        self.clock += 1;
         let mut parts = Vec::with_capacity(work.len());
         let mut values = 0;
         for (request, out) in work.iter() {
@@ -186,7 +197,8 @@ impl GpuLane {
     }
 
     fn drop_oldest(&mut self, shared: &Shared) -> bool {
-        let oldest = self.experts.iter().min_by_key(|(_, held)| held.used).map(|(&key, _)| key);
+        let unused = self.experts.iter().filter(|(_, held)| held.used < self.clock);
+        let oldest = unused.min_by_key(|(_, held)| held.used).map(|(&key, _)| key);
         let Some((layer, expert)) = oldest else { return false };
         self.unload(shared, LayerIndex(layer), ExpertIndex(expert));
         true

@@ -270,7 +270,12 @@ impl ExpertRunner {
             values_in_all += request.rows.len() * rows.hidden;
         }
         let mut out = vec![0.0; values_in_all];
-        let on_gpu = self.on_gpu(source, rows, count, requests)?;
+        // Held from the choice of experts to their answers, so that no other call takes their room.
+        let mut gpu = self.gpu();
+        let on_gpu = match &mut gpu {
+            Some(gpu) => self.on_gpu(gpu, source, rows, count, requests)?,
+            None => HashSet::new(),
+        };
         let mut gpu_work: Vec<(&ExpertRows, &mut [f32])> = Vec::new();
         let mut lanes: Vec<LaneWork<'_>> = self.lanes.iter().map(|_| LaneWork::default()).collect();
         let mut rest = out.as_mut_slice();
@@ -288,9 +293,10 @@ impl ExpertRunner {
                 lane.jobs.push((request, mine));
             }
         }
-        if let (Some(mut gpu), false) = (self.gpu(), gpu_work.is_empty()) {
+        if let (Some(gpu), false) = (&mut gpu, gpu_work.is_empty()) {
             gpu.evaluate(&self.shared, rows, &mut gpu_work)?;
         }
+        drop(gpu);
         lanes.retain(|lane| !lane.jobs.is_empty());
         // The longest first, so that the short ones fill up what is left at the end.
         lanes.sort_by_key(|lane| Reverse(lane.rows));
@@ -301,28 +307,33 @@ impl ExpertRunner {
         Ok(out)
     }
 
-    /// The experts of `requests` that the GPU holds, read from `source` if need be; the others are the processor's. The rows are
-    /// checked where the GPU is to see them: a shader does not check.
+    /// The experts of `requests` that the GPU holds, read from `source` if need be; the others, and those of one call that find no
+    /// room beside each other, are the processor's. The rows are checked where the GPU is to see them: a shader does not check.
     fn on_gpu(
         &self,
+        gpu: &mut GpuLane,
         source: Option<&dyn ExpertSource>,
         rows: Rows<'_>,
         count: usize,
         requests: &[ExpertRows],
     ) -> Result<HashSet<ExpertIndex>, RunnerError> {
         let mut on_gpu = HashSet::new();
-        let Some(mut gpu) = self.gpu() else { return Ok(on_gpu) };
+        gpu.begin_call();
         let layer = rows.layer;
         for request in requests.iter().filter(|request| !request.rows.is_empty()) {
             let expert = request.expert;
-            if gpu.holds(&self.shared, layer, expert) {
+            if gpu.keep(&self.shared, layer, expert) {
                 on_gpu.insert(expert);
             } else if let (Some(source), false) = (source, self.lane(expert).holds(layer, expert)) {
                 let mut taken = Ok(false);
                 source
                     .expert(layer, expert, &mut |weights| {
                         if gpu.takes(weights) {
-                            taken = gpu.read(&self.shared, layer, expert, weights).map(|()| true);
+                            taken = match gpu.read(&self.shared, layer, expert, weights) {
+                                Ok(()) => Ok(true),
+                                Err(RunnerError::NoRoom { .. }) => Ok(false),
+                                Err(error) => Err(error),
+                            };
                         }
                     })
                     .map_err(|source| RunnerError::Source { layer, expert, source })?;

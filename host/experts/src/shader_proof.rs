@@ -1,6 +1,6 @@
 //! Proves a plugin's shader on the golden vectors inside its signature: integer sums equal, outputs within the manifest's tolerance.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kvasir_gpu::message::Part;
 use kvasir_gpu::{Gpu, GpuError, GpuOptions};
@@ -60,6 +60,7 @@ pub fn shader_conformance(plugin: &VerifiedPlugin, options: GpuOptions) -> Resul
 pub(crate) fn prove_shader(plugin: &VerifiedPlugin, gpu: &mut Gpu) -> Result<ShaderReport, ConformanceError> {
     let mut report = ShaderReport::default();
     let mut formats: BTreeMap<&'static str, FormatDeviation> = BTreeMap::new();
+    let mut proven: BTreeSet<&'static str> = BTreeSet::new();
     let Some(shader) = plugin.shader() else { return Err(ConformanceError::NoVectors) };
     for (file, bytes) in plugin.vectors() {
         let vector = GoldenVector::parse(bytes)
@@ -76,6 +77,9 @@ pub(crate) fn prove_shader(plugin: &VerifiedPlugin, gpu: &mut Gpu) -> Result<Sha
         report.vectors += 1;
         report.rows += vector.count;
         let Some(deviation) = deviation else { continue };
+        for matrix in [vector.gate, vector.up, vector.down] {
+            proven.insert(matrix.format().name());
+        }
         formats
             .entry(vector.gate.format().name())
             .and_modify(|all| all.join(&deviation))
@@ -83,6 +87,9 @@ pub(crate) fn prove_shader(plugin: &VerifiedPlugin, gpu: &mut Gpu) -> Result<Sha
     }
     if report.vectors == 0 {
         return Err(ConformanceError::NoVectors);
+    }
+    if let Some(format) = shader.formats().iter().find(|format| !proven.contains(format.as_str())) {
+        return Err(ConformanceError::FormatUnproven { format: format.clone() });
     }
     report.formats = formats.into_values().collect();
     Ok(report)
@@ -171,7 +178,7 @@ impl Proof<'_> {
                 }
             }
             let cosine = deviation.add(found, due);
-            if cosine < tolerance.cosine {
+            if cosine.is_nan() || cosine < tolerance.cosine {
                 let (found, least) = (cosine.to_string(), tolerance.cosine.to_string());
                 return Err(ConformanceError::Turned { file: self.file.to_owned(), row, found, least });
             }
@@ -262,7 +269,11 @@ impl FormatDeviation {
             left += a * a;
             right += b * b;
         }
-        let cosine = if left == 0.0 && right == 0.0 { 1.0 } else { product / (left * right).sqrt() };
+        let cosine = match (left == 0.0, right == 0.0) {
+            (true, true) => 1.0,
+            (true, false) | (false, true) => 0.0,
+            (false, false) => product / (left * right).sqrt(),
+        };
         self.cosine = self.cosine.min(cosine);
         cosine
     }

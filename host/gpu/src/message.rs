@@ -378,8 +378,8 @@ impl<'a> Reply<'a> {
         let mut reader = Reader::new(body);
         let reply = match kind {
             0 => Reply::Opened(Adapter {
-                name: reader.text()?.to_owned(),
-                driver: reader.text()?.to_owned(),
+                name: readable(reader.text()?),
+                driver: readable(reader.text()?),
                 kind: match reader.u8()? {
                     0 => AdapterKind::Discrete,
                     1 => AdapterKind::Integrated,
@@ -405,13 +405,19 @@ impl<'a> Reply<'a> {
                     3 => Fault::Request,
                     _ => return Err(Malformed("an unknown fault")),
                 },
-                reason: reader.text()?.to_owned(),
+                reason: readable(reader.text()?),
             },
             _ => return Err(Malformed("an unknown reply")),
         };
         reader.end()?;
         Ok(reply)
     }
+}
+
+/// What a process may have filled with anything, as far as it is kept, without control characters.
+fn readable(text: &str) -> String {
+    let kept = &text[..text.floor_char_boundary(MAX_REASON_BYTES)];
+    kept.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -21,6 +21,32 @@ const KEPT_LINES: usize = 12;
 const MAX_LINE_BYTES: u64 = 400;
 /// How long a process whose pipe has closed may take to be gone before it is killed.
 const END_GRACE: Duration = Duration::from_millis(500);
+/// How long a killed process is waited for.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+/// Variables, by the start of their names, that graphics drivers and loaders read; nothing else of this process's environment is
+/// any business of the GPU's.
+const PASSED_ON: &[&str] = &[
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_",
+    "TMPDIR",
+    "XDG_",
+    "LD_LIBRARY_PATH",
+    "VK_",
+    "MESA_",
+    "LP_",
+    "GALLIUM_",
+    "NVIDIA_",
+    "CUDA_",
+    "__NV",
+    "__GL",
+    "AMD_",
+    "RADV_",
+    "ANV_",
+    "DRI_",
+    "RUST_BACKTRACE",
+];
 /// The program's file name.
 const PROGRAM: &str = "kvasir-gpu";
 
@@ -44,7 +70,7 @@ impl Process {
         };
         let failed =
             |error: io::Error| GpuError::Start { program: program.clone(), reason: error.to_string() };
-        let mut child = Command::new(&program)
+        let mut child = confined(&program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -174,15 +200,27 @@ impl Process {
 
     /// SIGKILL, then reaped: a process that holds a GPU ends by nothing less.
     fn kill(&mut self) {
-        // Either fails only where the process is gone already.
+        // Fails only where the process is gone already.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        // A process that waits inside a driver is gone only when the driver returns; nobody waits for that.
+        let patience = Instant::now() + KILL_GRACE;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > patience {
+                tracing::warn!(process = self.child.id(), "the GPU's process was killed but is not gone yet");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn last_lines(&mut self) -> String {
         // The process is gone, so its standard error ends, and with it the listener.
-        if let Some(listener) = self.listener.take() {
-            let _ = listener.join();
+        // Unless it left a process of its own behind that holds the pipe.
+        let patience = Instant::now() + END_GRACE;
+        while self.listener.as_ref().is_some_and(|listener| !listener.is_finished())
+            && Instant::now() < patience
+        {
+            std::thread::sleep(Duration::from_millis(1));
         }
         let lines = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().map(String::as_str).collect::<Vec<_>>().join(" | ")
@@ -193,6 +231,18 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// A command of the program with the environment that it needs, in the root folder.
+pub fn confined(program: &Path) -> Command {
+    // As it is from here, since the command runs elsewhere.
+    let mut command = Command::new(std::path::absolute(program).unwrap_or_else(|_| program.to_owned()));
+    let passed = std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        PASSED_ON.iter().any(|start| name.starts_with(start))
+    });
+    command.env_clear().envs(passed).current_dir("/");
+    command
 }
 
 fn told(status: ExitStatus) -> String {
@@ -213,7 +263,8 @@ fn listen(errors: ChildStderr, kept: &Mutex<VecDeque<String>>) {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
-        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        let text: String =
+            String::from_utf8_lossy(&line).trim_end().chars().filter(|c| !c.is_control()).collect();
         if text.is_empty() {
             continue;
         }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ pub fn check(shader: &Shader) -> Result<ShaderCheck> {
     let mut report = tempfile::tempfile().context("cannot make a temporary file")?;
     let output: File = report.try_clone().context("cannot share a temporary file")?;
     let name = || program.display();
-    let mut child = Command::new(&program)
+    let mut child = kvasir_gpu::confined(&program)
         .arg("check")
         .arg(&source)
         .stdin(Stdio::null())

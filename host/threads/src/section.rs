@@ -186,7 +186,13 @@ impl Shared {
         let mut units = 0;
         loop {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(section.range(unit)))) {
-                self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+                let mut first = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
+                match &mut *first {
+                    // Dropping what a task panicked with may panic again, and nothing may leave this loop before its units are done.
+                    Some(_) => std::mem::forget(panic),
+                    none => *none = Some(panic),
+                }
+                drop(first);
                 self.panicked.store(true, Ordering::Relaxed);
             }
             units += 1;

@@ -124,8 +124,8 @@ impl Refusal {
     pub fn new(code: RefusalCode, sentence: impl Into<String>, what_to_do: impl Into<String>) -> Self {
         Refusal {
             code,
-            sentence: sentence_within_limit(sentence.into()),
-            what_to_do: sentence_within_limit(what_to_do.into()),
+            sentence: sentence_within_limit(&sentence.into()),
+            what_to_do: sentence_within_limit(&what_to_do.into()),
             retry_after: None,
             session: None,
         }
@@ -196,7 +196,7 @@ impl From<DecodeError> for Refusal {
 }
 
 /// Cuts at a character boundary and turns control characters into spaces, so that what is sent can be read.
-fn sentence_within_limit(text: String) -> String {
+pub(crate) fn sentence_within_limit(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(MAX_SENTENCE_BYTES));
     for c in text.chars() {
         let c = if c.is_control() { ' ' } else { c };

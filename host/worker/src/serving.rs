@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvasir_experts::{ExpertIndex, ExpertRows, ExpertRunner, GpuOptions, LayerIndex, RowFormat, RunnerError};
+use kvasir_experts::{
+    ExpertIndex, ExpertRows, ExpertRunner, GpuError, GpuOptions, LayerIndex, RowFormat, RunnerError,
+};
 use kvasir_link::LinkSender;
 use kvasir_wire::frame::{Kind, Lane, PAIR_STREAM};
 use kvasir_wire::id::sha256;
@@ -220,7 +222,14 @@ impl Serving {
                 | RunnerError::Malformed { .. } => FailureCode::BadRows,
                 _ => FailureCode::KernelFault,
             };
-            failure(code, error.to_string())
+            // What the GPU's process said on its way out is for this machine's log, not for strangers.
+            let sentence = match &error {
+                RunnerError::Gpu(GpuError::Crashed { request, status, .. }) => {
+                    format!("the GPU's process ended in {request} ({status})")
+                }
+                error => error.to_string(),
+            };
+            failure(code, sentence)
         })
     }
 

@@ -8,6 +8,7 @@ use crate::limits::{
     MAX_CALL_EXPERTS, MAX_CALL_ID, MAX_CALL_REQUESTS, MAX_CALL_ROWS, MAX_COLUMNS, MAX_PAYLOAD_BYTES,
     MAX_SENTENCE_BYTES,
 };
+use crate::refusal::sentence_within_limit;
 
 /// The stream of a call: twice its number. Numbers count from 1 per session.
 pub const fn stream_of_call(call: u64) -> Option<u32> {
@@ -307,7 +308,9 @@ impl<'a> CallResult<'a> {
         w.u64(self.call);
         match &self.outcome {
             Outcome::Rows(rows) => w.u8(0).bytes(&[0; 3]).bytes(rows),
-            Outcome::Failed(failure) => w.u8(failure.code as u8).bytes(&[0; 3]).string(&failure.sentence),
+            Outcome::Failed(failure) => {
+                w.u8(failure.code as u8).bytes(&[0; 3]).string(&sentence_within_limit(&failure.sentence))
+            }
         };
         w.bytes(&self.work_root);
         w.finish()

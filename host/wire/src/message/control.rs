@@ -4,7 +4,7 @@ use crate::codec::{DecodeError, Reader, Writer, within};
 use crate::frame::{Lane, StreamClass};
 use crate::id::SessionId;
 use crate::limits::{MAX_CANCELS, MAX_EVIDENCE_BYTES, MAX_SENTENCE_BYTES};
-use crate::refusal::RefusalCode;
+use crate::refusal::{RefusalCode, sentence_within_limit};
 
 /// The payload of a `cancel` frame. A call that was cancelled is still answered, with status `cancelled` or, if it was
 /// too late, with rows.
@@ -184,7 +184,7 @@ impl Report {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.bytes(self.session.as_bytes()).u64(self.call).u16(self.code as u16);
-        w.string(&self.sentence).byte_string(&self.evidence);
+        w.string(&sentence_within_limit(&self.sentence)).byte_string(&self.evidence);
         w.finish()
     }
 
