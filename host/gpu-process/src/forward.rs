@@ -17,6 +17,8 @@ const ONE_ROW: Grid = Grid { outputs: 32, rows: 1, words: 1 };
 const MANY_ROWS: Grid = Grid { outputs: 64, rows: 4, words: 1 };
 /// A workgroup makes 256 values of h.
 const STEP: Grid = Grid { outputs: 256, rows: 1, words: 1 };
+/// The words of `Scratch::blank`: a NaN.
+const BLANK: u32 = 0x7fc0_0bad;
 /// Largest buffer for rows or results; a call that needs more is done in several waves.
 const MAX_WAVE_BYTES: u64 = 64 << 20;
 
@@ -28,6 +30,8 @@ pub struct Scratch {
     hidden: Option<wgpu::Buffer>,
     out: Option<wgpu::Buffer>,
     back: Option<wgpu::Buffer>,
+    /// Words that are no numbers, laid over what the last call left, so that work that a driver drops without a word shows.
+    blank: Option<wgpu::Buffer>,
     pace: Pace,
 }
 
@@ -177,6 +181,7 @@ pub fn accumulators(
         });
     }
     let begin = Instant::now();
+    blank_out(device, part_of(&scratch.blank)?, &[(out, words.out)]);
     let submissions = run(device, shader, &mut scratch.pace, &stages, (out, bytes, back))?;
     let nanoseconds = begin.elapsed().as_nanos() as u64;
     let bytes = read_back(device, back, bytes)?;
@@ -326,6 +331,8 @@ fn finish(
     }
     let bytes = words.out * 4;
     let begin = Instant::now();
+    let blank = part_of(&scratch.blank)?;
+    blank_out(device, blank, &[(products, words.products), (hidden, words.hidden), (out, words.out)]);
     answer.submissions += run(device, shader, &mut scratch.pace, &stages, (out, bytes, back))?;
     answer.nanoseconds += begin.elapsed().as_nanos() as u64;
     answer.bytes.extend(read_back(device, back, bytes)?);
@@ -378,9 +385,9 @@ impl Scratch {
         use wgpu::BufferUsages as Usage;
         let usage = [
             (&mut self.rows, words.rows, Usage::STORAGE | Usage::COPY_DST),
-            (&mut self.products, words.products, Usage::STORAGE),
-            (&mut self.hidden, words.hidden, Usage::STORAGE),
-            (&mut self.out, words.out, Usage::STORAGE | Usage::COPY_SRC),
+            (&mut self.products, words.products, Usage::STORAGE | Usage::COPY_DST),
+            (&mut self.hidden, words.hidden, Usage::STORAGE | Usage::COPY_DST),
+            (&mut self.out, words.out, Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST),
             (&mut self.back, words.out, Usage::MAP_READ | Usage::COPY_DST),
         ];
         for (buffer, words, usage) in usage {
@@ -391,8 +398,25 @@ impl Scratch {
                 *buffer = Some(device.buffer(bytes, usage)?);
             }
         }
+        let longest =
+            [&self.products, &self.hidden, &self.out].into_iter().flatten().map(wgpu::Buffer::size).max();
+        let longest = longest.unwrap_or_default();
+        if self.blank.as_ref().is_none_or(|blank| blank.size() < longest) {
+            let blank = device.buffer(longest, Usage::COPY_SRC | Usage::COPY_DST)?;
+            write_words(device, &blank, &vec![BLANK; (longest / 4) as usize]);
+            self.blank = Some(blank);
+        }
         Ok(())
     }
+}
+
+/// Lays what is no number over the first words of each buffer.
+fn blank_out(device: &Device, blank: &wgpu::Buffer, buffers: &[(&wgpu::Buffer, u64)]) {
+    let mut encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    for (buffer, words) in buffers.iter().filter(|(_, words)| *words > 0) {
+        encoder.copy_buffer_to_buffer(blank, 0, buffer, 0, words * 4);
+    }
+    device.queue.submit([encoder.finish()]);
 }
 
 fn part_of(buffer: &Option<wgpu::Buffer>) -> Result<&wgpu::Buffer, Failure> {

@@ -179,6 +179,38 @@ fn memory_is_used_again() {
 }
 
 #[test]
+fn what_a_shader_does_not_write_is_no_number_and_not_the_last_call_s() {
+    let Some(options) = device() else { return };
+    let (expert, rows, parts) = call(2);
+    let honest = source();
+    // With more than one row, products return before they write, and the step throws its rows away.
+    let many_rows = honest.find("fn q8_0_many_rows").unwrap();
+    let body = many_rows + honest[many_rows..].find('{').unwrap() + 1;
+    let products = format!("{} if jobs[0].count > 1u {{ return; }} {}", &honest[..body], &honest[body..]);
+    let written = "if first < job.columns && group.y < job.count";
+    let step = honest.replace(written, &format!("{written} && job.count < 2u"));
+    for source in [products, step] {
+        assert_ne!(source, honest);
+        assert_blank(&options, &source, &expert, &rows, &parts);
+    }
+}
+
+/// One row first, so that old results lie about; then two rows, of which the shader does not write all.
+fn assert_blank(options: &GpuOptions, source: &str, expert: &Expert, rows: &[u8], parts: &[Part; 1]) {
+    let mut gpu = Gpu::new(PLUGIN, source, &scene::formats(), options.clone()).unwrap();
+    expert.load(&mut gpu, 1).unwrap();
+    for row in [0, 1] {
+        let one = [Part { expert: 1, rows: vec![row] }];
+        let mut out = [0.0; 64];
+        gpu.forward(Rows::Q8, 64, rows, &one, &mut out).unwrap();
+        assert!(out.iter().all(|value| value.is_finite()));
+    }
+    let mut out = [0.0; 128];
+    gpu.forward(Rows::Q8, 64, rows, parts, &mut out).unwrap();
+    assert!(out.iter().all(|value| !value.is_finite()), "{out:?}");
+}
+
+#[test]
 fn a_refused_shader_says_why() {
     let Some(options) = device() else { return };
     for (source, word) in [

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kvasir_experts::{FormatDeviation, GpuError, GpuOptions, RunnerError};
 use kvasir_plugin::{PackageContents, PublisherKey, Tolerance, TrustStore, VerifiedPlugin};
 use serde_json::json;
 
@@ -141,8 +142,30 @@ fn checked_shader(plugin: &VerifiedPlugin) -> Result<Option<serde_json::Value>> 
     let Some(shader) = plugin.shader() else { return Ok(None) };
     match shader_check::check(shader)? {
         ShaderCheck::NotChecked => Ok(None),
-        ShaderCheck::Accepted(report) => Ok(Some(report)),
+        ShaderCheck::Accepted(mut report) => {
+            report["proof"] = shader_proof(plugin)?;
+            Ok(Some(report))
+        }
     }
+}
+
+/// Runs the golden vectors on the shader where there is a device: what deviated by how much, or why it was skipped.
+fn shader_proof(plugin: &VerifiedPlugin) -> Result<serde_json::Value> {
+    let report = match kvasir_experts::shader_conformance(plugin, GpuOptions::default()) {
+        Ok(report) => report,
+        Err(RunnerError::Gpu(GpuError::NoDevice { .. })) => {
+            return Ok(json!({ "skipped": "no Vulkan device" }));
+        }
+        Err(error) => return Err(error).context("the shader fails the plugin's own vectors"),
+    };
+    let format = |format: &FormatDeviation| {
+        json!({
+            "format": format.format, "values": format.values, "differing": format.differing,
+            "max_abs": format.max_abs, "max_rel": format.max_rel, "cosine": format.cosine,
+        })
+    };
+    let formats: Vec<_> = report.formats.iter().map(format).collect();
+    Ok(json!({ "vectors": report.vectors, "rows": report.rows, "equal_integer_sums": report.sums, "formats": formats }))
 }
 
 fn checked_text(checked: Option<&serde_json::Value>) -> String {
@@ -150,7 +173,14 @@ fn checked_text(checked: Option<&serde_json::Value>) -> String {
         return "not checked: the program kvasir-gpu is not beside this one".to_owned();
     };
     let count = report["entry_points"].as_array().map_or(0, Vec::len);
-    format!("passes the front door with {count} entry points")
+    let proof = &report["proof"];
+    let proven = match (proof["vectors"].as_u64(), proof["skipped"].as_str()) {
+        (Some(vectors), _) => {
+            format!("{vectors} vectors within its tolerance, {} integer sums equal", proof["equal_integer_sums"])
+        }
+        (None, reason) => format!("skipped: {}", reason.unwrap_or("not proven")),
+    };
+    format!("passes the front door with {count} entry points; {proven}")
 }
 
 /// The shader for people: file, size, and each format with its tolerance.
