@@ -165,7 +165,9 @@ fn shader_proof(plugin: &VerifiedPlugin) -> Result<serde_json::Value> {
         })
     };
     let formats: Vec<_> = report.formats.iter().map(format).collect();
-    Ok(json!({ "vectors": report.vectors, "rows": report.rows, "equal_integer_sums": report.sums, "formats": formats }))
+    Ok(
+        json!({ "vectors": report.vectors, "rows": report.rows, "equal_integer_sums": report.sums, "formats": formats }),
+    )
 }
 
 fn checked_text(checked: Option<&serde_json::Value>) -> String {
@@ -176,7 +178,10 @@ fn checked_text(checked: Option<&serde_json::Value>) -> String {
     let proof = &report["proof"];
     let proven = match (proof["vectors"].as_u64(), proof["skipped"].as_str()) {
         (Some(vectors), _) => {
-            format!("{vectors} vectors within its tolerance, {} integer sums equal", proof["equal_integer_sums"])
+            format!(
+                "{vectors} vectors within its tolerance, {} integer sums equal",
+                proof["equal_integer_sums"]
+            )
         }
         (None, reason) => format!("skipped: {}", reason.unwrap_or("not proven")),
     };
