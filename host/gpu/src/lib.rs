@@ -19,4 +19,4 @@ pub use error::GpuError;
 pub use gpu::{Gpu, Timing, bandwidth, describe};
 pub use history::{FailureHistory, FailureKind, MemoryHistory};
 pub use options::{Adapter, AdapterChoice, AdapterKind, Deadlines, GpuOptions, PROGRAM_VARIABLE};
-pub use process::confined;
+pub use process::{confined, find_program};

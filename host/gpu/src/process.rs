@@ -214,8 +214,8 @@ impl Process {
     }
 
     fn last_lines(&mut self) -> String {
-        // The process is gone, so its standard error ends, and with it the listener.
-        // Unless it left a process of its own behind that holds the pipe.
+        // The process is gone, so its standard error ends and with it the listener, unless the process left another behind that
+        // holds the pipe.
         let patience = Instant::now() + END_GRACE;
         while self.listener.as_ref().is_some_and(|listener| !listener.is_finished())
             && Instant::now() < patience
@@ -278,7 +278,10 @@ fn listen(errors: ChildStderr, kept: &Mutex<VecDeque<String>>) {
 }
 
 /// The program named in the environment, beside this one, or one folder above, where tests find it.
-fn find_program() -> Result<PathBuf, GpuError> {
+///
+/// # Errors
+/// [`GpuError::NoProgram`] where it is at none of these places.
+pub fn find_program() -> Result<PathBuf, GpuError> {
     if let Some(program) = std::env::var_os(PROGRAM_VARIABLE).filter(|program| !program.is_empty()) {
         return Ok(program.into());
     }

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,7 +28,7 @@ pub enum ShaderCheck {
 /// # Errors
 /// Where the shader is refused, or the program fails or takes too long.
 pub fn check(shader: &Shader) -> Result<ShaderCheck> {
-    let Some(program) = program() else { return Ok(ShaderCheck::NotChecked) };
+    let Ok(program) = kvasir_gpu::find_program() else { return Ok(ShaderCheck::NotChecked) };
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let source = folder.path().join(shader.file());
     std::fs::write(&source, shader.source()).with_context(|| format!("cannot write {}", source.display()))?;
@@ -72,16 +71,6 @@ pub fn check(shader: &Shader) -> Result<ShaderCheck> {
         (Some(1), Some(message)) => bail!("the shader {} is refused: {message}", shader.file()),
         _ => bail!("checking the shader {} ended {} with {status}; do not run it", shader.file(), name()),
     }
-}
-
-/// What `KVASIR_GPU_PROGRAM` names, else `kvasir-gpu` beside this program or one folder above.
-fn program() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os(kvasir_gpu::PROGRAM_VARIABLE).filter(|named| !named.is_empty()) {
-        return Some(named.into());
-    }
-    let own = std::env::current_exe().ok()?;
-    let places = own.ancestors().skip(1).take(2).map(|folder| folder.join("kvasir-gpu"));
-    places.into_iter().find(|place| place.is_file())
 }
 
 #[cfg(test)]

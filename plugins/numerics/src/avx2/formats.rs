@@ -6,6 +6,7 @@ use core::arch::x86_64::*;
 use super::lanes::{
     four_f16, load_4_i32, load_8_i16, load_16, load_16_i16, load_32, same_f16, sum_each, sum_each_128,
 };
+use super::unpack::{SPREAD, dot_of_bytes, first_of_tile, four_k_scales, nibbles_of_16};
 use crate::block_walk::{BlockFormat, TILE};
 use crate::slices::each;
 
@@ -157,7 +158,7 @@ impl BlockFormat for Q4K {
         sums: &[[i16; 8]; TILE],
         scales: __m128,
     ) -> __m128 {
-        let (sub_scales, minima) = q4_k_scales(weights);
+        let (sub_scales, minima) = four_k_scales(&weights[4..16]);
         let scaled = first_of_tile(q4_k_dots(weights, rows, sub_scales));
         let mut lowered = [_mm_setzero_si128(); TILE];
         for (lowered, sums) in lowered.iter_mut().zip(sums).take(R) {
@@ -178,7 +179,7 @@ impl BlockFormat for Q4K {
         let mut scaled = [_mm256_setzero_si256(); TILE];
         let mut lowered = [_mm_setzero_si128(); TILE];
         for lane in 0..TILE {
-            let (sub_scales, minima) = q4_k_scales(weights[lane]);
+            let (sub_scales, minima) = four_k_scales(&weights[lane][4..16]);
             [scaled[lane]] = q4_k_dots(weights[lane], [row[lane]], sub_scales);
             lowered[lane] = _mm_madd_epi16(minima, load_8_i16(&sums[lane]));
         }
@@ -244,58 +245,6 @@ impl BlockFormat for Q6K {
     }
 }
 
-/// Sums of four products each: unsigned bytes below 128 times signed ones.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn dot_of_bytes(unsigned: __m256i, signed: __m256i) -> __m256i {
-    _mm256_madd_epi16(_mm256_maddubs_epi16(unsigned, signed), _mm256_set1_epi16(1))
-}
-
-/// The low nibbles of 16 bytes, then their high nibbles.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn nibbles_of_16(bytes: &[u8]) -> __m256i {
-    let bytes = load_16(bytes);
-    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(bytes), _mm_srli_epi16::<4>(bytes));
-    _mm256_and_si256(both, _mm256_set1_epi8(15))
-}
-
-/// The eight 6-bit scales and the eight 6-bit minima, each as eight i16.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn q4_k_scales(weights: &[u8; 144]) -> (__m128i, __m128i) {
-    let (low_scales, low_minima, rest) = (word(weights, 4), word(weights, 8), word(weights, 12));
-    const SIX: u32 = 0x3f3f_3f3f;
-    const FOUR: u32 = 0x0f0f_0f0f;
-    const TWO: u32 = 0x0303_0303;
-    let scales =
-        u64::from(low_scales & SIX) | u64::from((rest & FOUR) | (((low_scales >> 6) & TWO) << 4)) << 32;
-    let minima = u64::from(low_minima & SIX)
-        | u64::from(((rest >> 4) & FOUR) | (((low_minima >> 6) & TWO) << 4)) << 32;
-    (_mm_cvtepu8_epi16(_mm_cvtsi64_si128(scales as i64)), _mm_cvtepu8_epi16(_mm_cvtsi64_si128(minima as i64)))
-}
-
-/// The little-endian word at byte `at`.
-#[inline(always)]
-fn word(weights: &[u8; 144], at: usize) -> u32 {
-    u32::from_le_bytes([weights[at], weights[at + 1], weights[at + 2], weights[at + 3]])
-}
-
-/// Byte shuffles that put the j-th i16 of a half everywhere in that half.
-const SPREAD: [[u8; 32]; 8] = {
-    let mut table = [[0; 32]; 8];
-    let mut j = 0;
-    while j < 8 {
-        let mut i = 0;
-        while i < 32 {
-            table[j][i] = (2 * j + i % 2) as u8;
-            i += 1;
-        }
-        j += 1;
-    }
-    table
-};
-
 /// `sc_j * (sum of q x)` of each row over the eight sub-blocks, spread over the lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -358,15 +307,6 @@ fn q6_k_dots<const R: usize>(
         }
     }
     scaled
-}
-
-/// A tile whose lanes from R on are zero.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn first_of_tile<const R: usize>(vectors: [__m256i; R]) -> [__m256i; TILE] {
-    let mut tile = [_mm256_setzero_si256(); TILE];
-    tile[..R].copy_from_slice(&vectors);
-    tile
 }
 
 /// Quants 128 `half` to 128 `half` + 127 in column order, 0..=63.

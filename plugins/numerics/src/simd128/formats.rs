@@ -3,10 +3,9 @@
 
 use super::instructions::*;
 use super::lanes::{compute_now, four_f16, load_4_i32, load_8_i16, load_16, same_f16, sum_each};
+use super::unpack::{ZERO, four_k_scales, hidden_zero, spread_each, with_sign};
 use crate::block_walk::{BlockFormat, TILE};
 use crate::slices::each;
-
-const ZERO: v128 = i32x4(0, 0, 0, 0);
 
 /// Q4_0: `isum = sum q x - 8 sum x`.
 pub(super) struct Q4_0;
@@ -147,7 +146,7 @@ impl BlockFormat for Q4K {
         sums: &[[i16; 8]; TILE],
         scales: v128,
     ) -> v128 {
-        let (sub_scales, minima) = q4_k_scales(weights);
+        let (sub_scales, minima) = four_k_scales(&weights[4..16]);
         let (mut scaled, mut lowered) = ([ZERO; TILE], [ZERO; TILE]);
         scaled[..R].copy_from_slice(&q4_k_dots(weights, rows, sub_scales));
         for (lowered, sums) in lowered.iter_mut().zip(sums).take(R) {
@@ -166,7 +165,7 @@ impl BlockFormat for Q4K {
     ) -> v128 {
         let (mut scaled, mut lowered) = ([ZERO; TILE], [ZERO; TILE]);
         for lane in 0..TILE {
-            let (sub_scales, minima) = q4_k_scales(weights[lane]);
+            let (sub_scales, minima) = four_k_scales(&weights[lane][4..16]);
             [scaled[lane]] = q4_k_dots(weights[lane], [row[lane]], sub_scales);
             lowered[lane] = i32x4_dot_i16x8(minima, load_8_i16(&sums[lane]));
         }
@@ -253,64 +252,6 @@ fn q8_0_dot(weights: &[u8; 34], row: &[u8; 36], zero: v128) -> v128 {
         i32x4_relaxed_dot_i8x16_i7x16_add(with_sign(load_16(row, 20), high, zero), i8x16_abs(high), dot);
     compute_now(dot);
     dot
-}
-
-/// `values`, negated where `signs` is negative.
-#[inline]
-fn with_sign(values: v128, signs: v128, zero: v128) -> v128 {
-    let negative = i8x16_lt(signs, zero);
-    i8x16_sub(v128_xor(values, negative), negative)
-}
-
-/// Zero, hidden from the compiler, which would make a shift of a comparison with zero; x86-64 has no such shift of bytes.
-#[inline]
-fn hidden_zero() -> v128 {
-    // SAFETY: a reference is readable.
-    unsafe { core::ptr::read_volatile(&ZERO) }
-}
-
-/// The eight 6-bit scales and the eight 6-bit minima, each as eight i16.
-#[inline]
-fn q4_k_scales(weights: &[u8; 144]) -> (v128, v128) {
-    const SIX: u32 = 0x3f3f_3f3f;
-    const FOUR: u32 = 0x0f0f_0f0f;
-    const TWO: u32 = 0x0303_0303;
-    let (low_scales, low_minima, rest) = (word(weights, 4), word(weights, 8), word(weights, 12));
-    let packed = u32x4(
-        low_scales & SIX,
-        (rest & FOUR) | (((low_scales >> 6) & TWO) << 4),
-        low_minima & SIX,
-        ((rest >> 4) & FOUR) | (((low_minima >> 6) & TWO) << 4),
-    );
-    (u16x8_extend_low_u8x16(packed), u16x8_extend_high_u8x16(packed))
-}
-
-/// The little-endian word at byte `at`.
-#[inline(always)]
-fn word(weights: &[u8; 144], at: usize) -> u32 {
-    u32::from_le_bytes([weights[at], weights[at + 1], weights[at + 2], weights[at + 3]])
-}
-
-/// Lane `LANE` everywhere. A swizzle, since the compiler may give a shuffle any second operand, which costs more.
-macro_rules! spread {
-    ($vector:expr, $lane:literal) => {
-        i8x16_swizzle($vector, u16x8_splat($lane * 2 + ($lane * 2 + 1) * 256))
-    };
-}
-
-/// Each of the eight lanes in a vector of its own.
-#[inline]
-fn spread_each(values: v128) -> [v128; 8] {
-    [
-        spread!(values, 0),
-        spread!(values, 1),
-        spread!(values, 2),
-        spread!(values, 3),
-        spread!(values, 4),
-        spread!(values, 5),
-        spread!(values, 6),
-        spread!(values, 7),
-    ]
 }
 
 /// `sc_j * (sum of q x)` of each row over the eight sub-blocks, spread over the lanes.
