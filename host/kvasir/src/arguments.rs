@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use kvasir_operate as operate;
 
 use crate::bench_arguments::BenchCommand;
+use crate::plugin_arguments::PluginCommand;
 
 /// A mixture-of-experts model on whatever hardware turns up.
 #[derive(Parser)]
@@ -83,7 +84,7 @@ Examples:
     /// Make and show keys.
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Make and check kernel packages.
+    /// Make, check, install and trust kernel packages.
     #[command(subcommand)]
     Plugin(PluginCommand),
     /// Print completions for a shell.
@@ -99,57 +100,6 @@ pub enum KeyCommand {
     /// Print the public key and the wallet number of a secret key file.
     #[command(after_help = "Example:\n  kvasir key show wallet.key")]
     Show { path: PathBuf },
-}
-
-#[derive(Subcommand)]
-pub enum PluginCommand {
-    /// Turn a core WASM module built against the WIT world into a component.
-    #[command(after_help = "Example:\n  kvasir plugin component kernel.wasm kernel-component.wasm")]
-    Component {
-        module: PathBuf,
-        component: PathBuf,
-        /// Replace the file that is there although it is no component.
-        #[arg(long)]
-        force: bool,
-    },
-    /// Pack and sign a folder that holds plugin.toml, kernel.wasm, vectors/ and perhaps shaders/.
-    #[command(
-        after_help = "Example:\n  kvasir plugin pack my-kernel --key publisher.key --out my-kernel-0.1.0.kvp"
-    )]
-    Pack(PackArguments),
-    /// Check a package's signature and digests against the trusted publishers, then run its golden vectors.
-    #[command(after_help = "Example:\n  kvasir plugin verify my-kernel-0.1.0.kvp")]
-    Verify {
-        /// Package; the installed one where none is named.
-        package: Option<PathBuf>,
-        /// Folder of trusted publishers' public keys.
-        #[arg(long, env = "KVASIR_TRUST")]
-        trust: Option<PathBuf>,
-    },
-    /// Show the plugins whose kernels failed on this machine's GPU, or let one on it again.
-    #[command(after_help = "Example:\n  kvasir plugin quarantine --lift DIGEST")]
-    Quarantine {
-        /// Digest of the plugin to let on the GPU again.
-        #[arg(long, value_name = "DIGEST")]
-        lift: Option<String>,
-    },
-}
-
-#[derive(Args)]
-pub struct PackArguments {
-    pub folder: PathBuf,
-    /// Secret key file of the publisher.
-    #[arg(long)]
-    pub key: PathBuf,
-    /// Package to write.
-    #[arg(long)]
-    pub out: PathBuf,
-    /// Days until the signature expires.
-    #[arg(long, default_value_t = 365)]
-    pub days: u32,
-    /// Replace the file that is there although it is no package.
-    #[arg(long)]
-    pub force: bool,
 }
 
 #[derive(Args)]
@@ -363,18 +313,6 @@ pub struct BenchArguments {
 impl From<&SetupArguments> for operate::setup::SetupOptions {
     fn from(arguments: &SetupArguments) -> Self {
         operate::setup::SetupOptions { renew: arguments.renew }
-    }
-}
-
-impl From<&PackArguments> for operate::plugin_tool::PackOptions {
-    fn from(arguments: &PackArguments) -> Self {
-        operate::plugin_tool::PackOptions {
-            folder: arguments.folder.clone(),
-            key: arguments.key.clone(),
-            out: arguments.out.clone(),
-            days: arguments.days,
-            force: arguments.force,
-        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod bench_arguments;
+mod plugin_arguments;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ use clap::{CommandFactory, FromArgMatches};
 use kvasir_operate as operate;
 use kvasir_operate::output::{self, ReaderGone};
 
-use crate::arguments::{Command, CommandLine, KeyCommand, PluginCommand};
+use crate::arguments::{Command, CommandLine, KeyCommand};
 use crate::bench_arguments::BenchCommand;
 
 fn main() -> ExitCode {
@@ -69,18 +70,7 @@ fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
         Command::Inspect { model } => operate::inspect::command(&settings, model.as_deref(), line.json)?,
         Command::Key(KeyCommand::New { path }) => operate::key_file::command_new(path, line.json)?,
         Command::Key(KeyCommand::Show { path }) => operate::key_file::command_show(path, line.json)?,
-        Command::Plugin(PluginCommand::Component { module, component, force }) => {
-            operate::plugin_tool::componentize(module, component, *force, line.json)?;
-        }
-        Command::Plugin(PluginCommand::Pack(options)) => {
-            operate::plugin_tool::pack(&options.into(), line.json)?
-        }
-        Command::Plugin(PluginCommand::Verify { package, trust }) => {
-            operate::plugin_tool::verify(&settings, package.as_deref(), trust.as_deref(), line.json)?;
-        }
-        Command::Plugin(PluginCommand::Quarantine { lift }) => {
-            operate::quarantine::command(&settings, lift.as_deref(), line.json)?;
-        }
+        Command::Plugin(command) => plugin_arguments::run(&settings, command, line.json)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut CommandLine::command(), "kvasir", &mut script);

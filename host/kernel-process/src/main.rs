@@ -1,0 +1,3 @@
+//! The program `kvasir-kernel`.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Carries plugin packages to and from OCI image layouts and registries. What comes back is bytes that nobody has verified yet.
