@@ -21,8 +21,9 @@ use kvasir_wire::ticket::Role;
 use kvasir_worker::{Event, Worker, WorkerError, WorkerOptions};
 use swarm_scene::*;
 
-/// Grants a call of the GPU: far more than an honest one takes on a busy machine, far less than the runaway.
-const CALL: Duration = Duration::from_secs(3);
+/// Grants a call of the GPU: far less than the runaway takes on any machine, where each of its workgroups is a second's work and no
+/// machine can divide one. An honest call may exceed it on a busy machine; this plugin makes none after its proof.
+const CALL: Duration = Duration::from_millis(50);
 
 #[test]
 fn a_worker_on_the_gpu_gives_eight_of_eight_tokens_in_a_session_of_class_tolerance() {
@@ -99,7 +100,7 @@ fn a_runaway_shader_costs_no_token_and_no_other_session_and_its_quarantine_survi
     while !gives_up(&victim.log.events()) {
         assert!(begun.elapsed() < 3 * PATIENCE, "{:?}", victim.log.events());
         let mut experts = swarm.experts(Box::new(local()));
-        assert_eq!(host.say(&mut experts, 4), exact, "every bit: the runaway answers nothing");
+        assert!(host.say(&mut experts, 4) == exact, "every bit: the runaway answers nothing");
     }
     // Its session ended in order, with a receipt that all three signed; then it had nothing left to compute with.
     victim.log.wait_for(|event| matches!(event, Event::Drained).then_some(()));

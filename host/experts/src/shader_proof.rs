@@ -58,6 +58,13 @@ pub fn shader_conformance(plugin: &VerifiedPlugin, options: GpuOptions) -> Resul
 
 /// As [`shader_conformance`], with a shader that was started from `plugin`.
 pub(crate) fn prove_shader(plugin: &VerifiedPlugin, gpu: &mut Gpu) -> Result<ShaderReport, ConformanceError> {
+    gpu.begin_proof();
+    let report = prove_vectors(plugin, gpu);
+    gpu.end_proof();
+    report
+}
+
+fn prove_vectors(plugin: &VerifiedPlugin, gpu: &mut Gpu) -> Result<ShaderReport, ConformanceError> {
     let mut report = ShaderReport::default();
     let mut formats: BTreeMap<&'static str, FormatDeviation> = BTreeMap::new();
     let mut proven: BTreeSet<&'static str> = BTreeSet::new();

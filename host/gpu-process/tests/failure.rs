@@ -128,6 +128,22 @@ fn a_stopped_process_is_killed_at_the_deadline() {
 }
 
 #[test]
+fn calls_of_a_proof_share_its_deadline_and_later_ones_have_their_own() {
+    let Some(options) = device() else { return };
+    let deadlines = Deadlines { call: Duration::ZERO, ..Deadlines::default() };
+    let mut gpu = gpu(GpuOptions { deadlines, ..options });
+    let (expert, rows, parts) = call(2);
+    expert.load(&mut gpu, 1).unwrap();
+    let mut out = vec![0.0; 2 * 64];
+    gpu.begin_proof();
+    gpu.forward(Rows::Q8, 64, &rows, &parts, &mut out).unwrap();
+    gpu.forward(Rows::Q8, 64, &rows, &parts, &mut out).unwrap();
+    gpu.end_proof();
+    let error = gpu.forward(Rows::Q8, 64, &rows, &parts, &mut out).unwrap_err();
+    assert_eq!(error, GpuError::Killed { request: "a call", deadline: Duration::ZERO });
+}
+
+#[test]
 fn requests_that_make_no_sense_are_refused_and_the_process_goes_on() {
     let Some(options) = device() else { return };
     let mut gpu = gpu(GpuOptions { memory_bytes: Some(40 << 20), ..options });

@@ -28,6 +28,8 @@ pub struct Gpu {
     starts: u64,
     /// No start before this.
     rest_until: Option<Instant>,
+    /// While a proof runs, when it must be over.
+    proof_until: Option<Instant>,
 }
 
 /// What a call cost on the device's side.
@@ -84,6 +86,7 @@ impl Gpu {
             adapter: Adapter::none(),
             starts: 0,
             rest_until: None,
+            proof_until: None,
         };
         gpu.running()?;
         Ok(gpu)
@@ -120,6 +123,16 @@ impl Gpu {
     /// As [`Gpu::new`]; [`GpuError::BackingOff`] shortly after a failure.
     pub fn ensure_running(&mut self) -> Result<(), GpuError> {
         self.running().map(|_| ())
+    }
+
+    /// Until [`Gpu::end_proof`], calls share the deadline of a proof instead of having one each.
+    pub fn begin_proof(&mut self) {
+        self.proof_until = Some(Instant::now() + self.options.deadlines.proof);
+    }
+
+    /// From here on, each call has a deadline of its own again.
+    pub fn end_proof(&mut self) {
+        self.proof_until = None;
     }
 
     /// Takes an expert into device memory under a number of the caller's choice, in place of one with the same number.
@@ -177,12 +190,13 @@ impl Gpu {
         }
         let mut timing = Timing::default();
         let mut done = 0;
+        let (begun, whole) = (Instant::now(), self.call_limit());
         for batch in batches(parts, columns * 4, row_bytes) {
             let length = batch.iter().map(|part| part.rows.len()).sum::<usize>() * columns;
             let (parts, rows) = compact(batch, rows, row_bytes, count);
             let out = &mut out[done..done + length];
+            let limit = if done == 0 { whole } else { whole.saturating_sub(begun.elapsed()) };
             done += length;
-            let limit = self.options.deadlines.call;
             let request = once(Request::Forward { format, parts, rows: &rows });
             let cost = self.ask(request, limit, |reply| match reply {
                 Reply::Values { nanoseconds, submissions, bytes } if bytes.len() == out.len() * 4 => {
@@ -211,13 +225,18 @@ impl Gpu {
         sums: u32,
         rows: &[u8],
     ) -> Result<Vec<i32>, GpuError> {
-        let limit = self.options.deadlines.call;
+        let limit = self.call_limit();
         self.ask(once(Request::Accumulators { expert, matrix, sums, rows }), limit, |reply| match reply {
             Reply::Values { bytes, .. } => {
                 Some(bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect())
             }
             _ => None,
         })
+    }
+
+    fn call_limit(&self) -> Duration {
+        self.proof_until
+            .map_or(self.options.deadlines.call, |until| until.saturating_duration_since(Instant::now()))
     }
 
     /// Asks the running process; a failure is counted.

@@ -40,8 +40,10 @@ pub struct Deadlines {
     pub shader: Duration,
     /// Taking one expert into device memory, or freeing it.
     pub load: Duration,
-    /// One call.
+    /// One call, however many messages it takes.
     pub call: Duration,
+    /// All calls of a proof together. Drivers compile late, at the first use, so a first call may take what a later one may not.
+    pub proof: Duration,
 }
 
 /// Which device is wanted.
@@ -115,13 +117,14 @@ impl Default for GpuOptions {
 }
 
 impl Default for Deadlines {
-    /// A minute to start and to compile, ten seconds for a call as in the sandbox, thirty for a load.
+    /// A minute to start and to compile, two to prove, ten seconds for a call as in the sandbox, thirty for a load.
     fn default() -> Self {
         Deadlines {
             start: Duration::from_secs(60),
             shader: Duration::from_secs(60),
             load: Duration::from_secs(30),
             call: Duration::from_secs(10),
+            proof: Duration::from_secs(120),
         }
     }
 }
