@@ -1,2 +1,23 @@
 //! Installed plugins, by digest: the trust that the operator keeps, the highest versions that were ever seen, which version is active,
 //! and the history of it. It runs nothing and opens no connection.
+#![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
+
+mod active;
+mod disk;
+mod error;
+mod history;
+mod limits;
+mod places;
+mod store;
+
+pub use active::Active;
+pub use error::StoreError;
+pub use history::{Entry, Happened, History, Named};
+pub use limits::*;
+pub use places::Places;
+pub use store::{Installed, Store};
+
+/// A value of this crate as JSON on one line; it has no map with keys that are not text, so that this cannot fail.
+fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
