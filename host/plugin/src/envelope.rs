@@ -1,6 +1,8 @@
 //! The DSSE envelope: what is signed is a type and a body together, so that a signature for one kind of document never
 //! counts for another. (Dead Simple Signing Envelope v1: `PAE = "DSSEv1" SP len(type) SP type SP len(body) SP body`.)
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::{Signature, Signer as _, SigningKey};
@@ -32,10 +34,10 @@ struct EnvelopeSignature {
     sig: String,
 }
 
-/// A payload whose signature was checked, and the key that signed it.
+/// A payload whose signatures were checked, and the trusted keys that signed it: at least one.
 pub struct Signed {
     pub payload: Vec<u8>,
-    pub publisher: KeyId,
+    pub signers: BTreeSet<KeyId>,
 }
 
 /// Signs `payload` and returns the envelope's bytes. ed25519 is deterministic, so they are always the same.
@@ -57,7 +59,7 @@ pub fn seal(payload: &[u8], key: &SigningKey) -> Result<Vec<u8>, PluginError> {
 }
 
 /// Opens an envelope: at least one trusted key must have signed, and every signature by a trusted key must hold.
-/// Signatures by keys that this host does not know are neither trusted nor held against the package, since a publisher
+/// Signatures by keys that this host does not know, or that are revoked, are neither trusted nor held against the package, since a publisher
 /// may sign with an old and a new key while it changes them.
 pub fn open(envelope: &[u8], trust: &TrustStore) -> Result<Signed, PluginError> {
     let parsed: Envelope =
@@ -71,18 +73,22 @@ pub fn open(envelope: &[u8], trust: &TrustStore) -> Result<Signed, PluginError> 
     let payload = STANDARD.decode(&parsed.payload).map_err(|_| unreadable("its payload is not base64"))?;
     let signatures = read_signatures(&parsed.signatures)?;
     let message = pre_authentication(&payload);
-    let mut publisher = None;
+    let mut signers = BTreeSet::new();
+    let mut revoked = None;
     for (id, signature) in &signatures {
-        if let Some(trusted) = trust.get(id) {
+        if trust.is_revoked(id) {
+            revoked = Some(*id);
+        } else if let Some(trusted) = trust.get(id) {
             trusted
                 .key
                 .verify_strict(&message, signature)
                 .map_err(|_| PluginError::BadSignature { key: *id })?;
-            publisher = publisher.or(Some(*id));
+            signers.insert(*id);
         }
     }
-    match publisher {
-        Some(publisher) => Ok(Signed { payload, publisher }),
+    match revoked {
+        _ if !signers.is_empty() => Ok(Signed { payload, signers }),
+        Some(key) => Err(PluginError::RevokedKey { key }),
         None => {
             let found: Vec<String> = signatures.iter().map(|(id, _)| id.to_string()).collect();
             Err(PluginError::UnknownPublisher { found: found.join(", "), trusted: trust.len() })

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::identity::{KeyId, UnixSeconds};
+use crate::identity::{KeyId, PluginDigest, UnixSeconds};
+use crate::root::RoleName;
 use crate::version::Version;
 
 /// Why a package was refused, or could not be made. Nothing of a refused package is used.
@@ -170,6 +171,76 @@ pub enum PluginError {
         /// How many keys the trust store has.
         trusted: usize,
     },
+    /// The root names nobody who may publish plugins of this namespace.
+    #[error(
+        "nobody is trusted to publish {name}: the root has neither a role publisher/{namespace} nor publisher/*; add the \
+         publisher's key with `kvasir plugin trust add`"
+    )]
+    NoPublisher {
+        /// The plugin's name.
+        name: String,
+        /// Its namespace, `*` where it has none.
+        namespace: String,
+    },
+    /// Too few distinct keys of the publisher's role signed.
+    #[error(
+        "{name} is signed by {valid} keys of the role {role}, which takes {threshold}; ask its publishers for the signatures \
+         that are missing"
+    )]
+    TooFewPublishers {
+        /// The plugin's name.
+        name: String,
+        /// The role.
+        role: RoleName,
+        /// Distinct keys of the role whose signatures hold.
+        valid: usize,
+        /// How many it takes.
+        threshold: u32,
+    },
+    /// Every key that signed and that this host knows is revoked.
+    #[error(
+        "the package is signed by key {key}, which is revoked; do not use it, ask its publisher for a newer one"
+    )]
+    RevokedKey {
+        /// The key.
+        key: KeyId,
+    },
+    /// The package itself is revoked.
+    #[error("the package {plugin} is revoked; do not use it, ask its publisher for a newer one")]
+    RevokedPackage {
+        /// The package.
+        plugin: PluginDigest,
+    },
+    /// Root or revocations are no longer valid, so nothing can be trusted by them.
+    #[error(
+        "what this host trusts expired at {expires}, it is now {now}; sign a new root or list of revocations (`kvasir plugin trust \
+         rotate`), and check this host's clock"
+    )]
+    TrustExpired {
+        /// The first second at which the earlier of both is no longer valid.
+        expires: UnixSeconds,
+        /// The time given to `verify`.
+        now: UnixSeconds,
+    },
+    /// A kernel revision below one seen before.
+    #[error(
+        "{name} has kernel revision {revision}, {seen} was seen before: an old release, perhaps brought back by somebody else; \
+         get a newer one, or go back on purpose with `kvasir plugin rollback`"
+    )]
+    Rollback {
+        /// The plugin's name.
+        name: String,
+        /// The package's revision.
+        revision: u64,
+        /// The highest revision seen under its key set or a larger one.
+        seen: u64,
+    },
+    /// More revisions than [`crate::MAX_SEEN_REVISIONS`] to remember.
+    #[error("this host remembers the revisions of {limit} plugins and key sets, no more fit")]
+    SeenFull {
+        /// Pairs allowed.
+        limit: usize,
+    },
     /// A signature by a trusted key that does not hold.
     #[error(
         "the signature by key {key} does not match the package's statement: it was altered; fetch it again"
@@ -277,6 +348,145 @@ pub enum PluginError {
     /// A signing key whose public half is of small order: anyone can sign for it.
     #[error("the signing key is weak; make another key")]
     WeakKey,
+}
+
+/// What can be wrong with `root.json`, `revoked.json` or what was seen of them. Nothing of a refused document is used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    /// Over the limit of its kind.
+    #[error("{what} has {bytes} bytes, the limit is {limit}")]
+    TooLarge {
+        /// File name.
+        what: &'static str,
+        /// Bytes found.
+        bytes: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// More of something than a document may hold.
+    #[error("{what} has {count} {of}, the limit is {limit}")]
+    TooMany {
+        /// File name.
+        what: &'static str,
+        /// Of what.
+        of: &'static str,
+        /// Count found.
+        count: usize,
+        /// Count allowed.
+        limit: usize,
+    },
+    /// Not such a document.
+    #[error("{what} cannot be read: {reason}; fetch it again, or make it with `kvasir plugin trust`")]
+    Unreadable {
+        /// File name.
+        what: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Readable, but not the one form that its signatures are made on.
+    #[error(
+        "{what} is not in canonical form (compact JSON, fields in order, nothing twice); do not edit it by hand, use `kvasir plugin trust`"
+    )]
+    NotCanonical {
+        /// File name.
+        what: &'static str,
+    },
+    /// A document of another kind.
+    #[error("{what} is of type {found:?}, not {expected:?}")]
+    WrongType {
+        /// File name.
+        what: &'static str,
+        /// Type found.
+        found: String,
+        /// Type required.
+        expected: &'static str,
+    },
+    /// A key id that is not the digest of its key.
+    #[error("root.json calls a key {key} whose id is {is}")]
+    WrongKeyId {
+        /// The id found.
+        key: KeyId,
+        /// The id it must have.
+        is: KeyId,
+    },
+    /// A key of small order, for which anyone can sign.
+    #[error("key {key} is weak: anyone can sign for it; make another key")]
+    WeakKey {
+        /// The key.
+        key: KeyId,
+    },
+    /// A role that cannot be.
+    #[error("root.json's role {role}: {reason}")]
+    Role {
+        /// The role.
+        role: RoleName,
+        /// What is wrong.
+        reason: String,
+    },
+    /// One key signs twice, which could fake a threshold.
+    #[error("{what} is signed twice by key {key}; each key signs once")]
+    DuplicateSignature {
+        /// File name.
+        what: &'static str,
+        /// The key.
+        key: KeyId,
+    },
+    /// A signature by a key of the role that does not hold.
+    #[error("the signature by key {key} does not match {what}: it was altered; fetch it again")]
+    BadSignature {
+        /// File name.
+        what: &'static str,
+        /// The key.
+        key: KeyId,
+    },
+    /// Too few distinct keys signed.
+    #[error(
+        "{what} is signed by {valid} keys of {role}, which takes {threshold}; collect the missing signatures"
+    )]
+    NotEnoughSignatures {
+        /// File name.
+        what: &'static str,
+        /// Whose signatures are wanted.
+        role: String,
+        /// Distinct keys whose signatures hold.
+        valid: usize,
+        /// How many it takes.
+        threshold: u32,
+    },
+    /// Not the version that follows.
+    #[error(
+        "{what} is version {found}, but {expected} is the one that follows; apply the versions one by one"
+    )]
+    WrongVersion {
+        /// File name.
+        what: &'static str,
+        /// Version found.
+        found: u64,
+        /// Version required.
+        expected: u64,
+    },
+    /// Its validity is over.
+    #[error("{what} expired at {expires}, it is now {now}; sign a new one, and check this host's clock")]
+    Expired {
+        /// File name.
+        what: &'static str,
+        /// The first second at which it is no longer valid.
+        expires: UnixSeconds,
+        /// The time given.
+        now: UnixSeconds,
+    },
+    /// Older than one seen before, or gone (version 0).
+    #[error(
+        "{what} is version {found}, {seen} was seen before; somebody put an old one in its place (0: took it away), restore the newest"
+    )]
+    Rollback {
+        /// File name.
+        what: &'static str,
+        /// Version found, 0 where there is none.
+        found: u64,
+        /// Highest version seen.
+        seen: u64,
+    },
 }
 
 /// Why publishers' keys could not be loaded. A trust store loads whole or not at all.

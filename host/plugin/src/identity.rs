@@ -3,6 +3,8 @@
 use std::fmt;
 
 use ed25519_dalek::VerifyingKey;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 /// A publisher: the SHA-256 of its 32-byte ed25519 public key. Shown as 64 hexadecimal digits.
@@ -34,7 +36,8 @@ impl PluginDigest {
 }
 
 /// Seconds since 1970-01-01T00:00:00Z, leap seconds not counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct UnixSeconds(pub u64);
 
 impl fmt::Display for UnixSeconds {
@@ -53,6 +56,18 @@ macro_rules! shown_as_hexadecimal {
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                $name::from_hex(&text)
+                    .ok_or_else(|| D::Error::custom("expected 64 lower-case hexadecimal digits"))
             }
         }
     };

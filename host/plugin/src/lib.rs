@@ -8,22 +8,31 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
 
 mod archive;
+mod document;
 mod envelope;
 mod error;
 mod identity;
 mod limits;
 mod manifest;
 mod package;
+mod policy;
+mod revocations;
+mod root;
+mod seen;
 mod shader;
 mod statement;
 mod trust;
 mod version;
 
-pub use error::{KeyTextError, PluginError, TrustError};
+pub use error::{DocumentError, KeyTextError, PluginError, TrustError};
 pub use identity::{KeyId, PluginDigest, UnixSeconds};
 pub use limits::*;
 pub use manifest::{Class, Limits, Manifest};
 pub use package::{PackageContents, Validity, VerifiedPlugin, pack, verify};
+pub use policy::{Grant, GrantReason, Maximum, Policy, PolicyError, PolicyRefusal, Rule, RuleSource};
+pub use revocations::{Revocations, VerifiedRevocations};
+pub use root::{ANY_NAMESPACE, Role, RoleName, RoleNameError, Root, VerifiedRoot};
+pub use seen::Seen;
 pub use shader::{
     MAX_TOLERANCE_ABS, MAX_TOLERANCE_REL, MIN_TOLERANCE_COSINE, Shader, ShaderTable, Tolerance,
 };

@@ -25,3 +25,21 @@ pub const MAX_NAME_BYTES: usize = 64;
 pub const MAX_KEY_FILE_BYTES: usize = 64 << 10;
 /// Most publisher keys in one trust store.
 pub const MAX_TRUSTED_KEYS: usize = 1024;
+/// Largest `root.json` or `revoked.json` in bytes.
+pub const MAX_TRUST_DOCUMENT_BYTES: usize = 1 << 20;
+/// Most keys that a root may hold.
+pub const MAX_ROOT_KEYS: usize = 256;
+/// Most roles of a root.
+pub const MAX_ROLES: usize = 256;
+/// Most signatures on a `root.json` or `revoked.json`.
+pub const MAX_DOCUMENT_SIGNATURES: usize = 32;
+/// Most keys, and most packages, that one `revoked.json` may revoke.
+pub const MAX_REVOKED: usize = 4096;
+/// Largest `policy.toml` in bytes.
+pub const MAX_POLICY_BYTES: usize = 64 << 10;
+/// Most namespaces, and most publishers, that one policy may speak of.
+pub const MAX_POLICY_RULES: usize = 256;
+/// Largest text of [`crate::Seen`] in bytes.
+pub const MAX_SEEN_BYTES: usize = 4 << 20;
+/// Most (package, key set) pairs that [`crate::Seen`] remembers.
+pub const MAX_SEEN_REVISIONS: usize = 4096;

@@ -29,6 +29,10 @@ pub struct Manifest {
     pub min_host: Version,
     /// What it asks for.
     pub limits: Limits,
+    /// Asks for WASI that reaches nothing (no files, no network, a clock that stands still), which a kernel built by a stock
+    /// toolchain may import; refused unless the operator's policy allows it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wasi_inert: bool,
     /// License expression, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub license: Option<String>,
@@ -66,6 +70,11 @@ impl Manifest {
     /// The only `schema` this host reads.
     pub const SCHEMA: u32 = 1;
 
+    /// The part of the name before its colon, which decides whose signatures count; none where there is no colon.
+    pub fn namespace(&self) -> Option<&str> {
+        namespace(&self.name)
+    }
+
     /// Parses and checks `plugin.toml`.
     pub fn parse(text: &[u8]) -> Result<Self, PluginError> {
         let text = std::str::from_utf8(text).map_err(|_| malformed("it is not UTF-8"))?;
@@ -99,13 +108,21 @@ impl Manifest {
     }
 }
 
+/// The part of a plugin's `name` before its colon.
+pub(crate) fn namespace(name: &str) -> Option<&str> {
+    name.split_once(':').map(|(space, _)| space)
+}
+
+/// Whether `word` may be a namespace, or the rest of a name: lower-case letters, digits and `-`, a letter first.
+pub(crate) fn is_word(word: &str) -> bool {
+    word.len() <= MAX_NAME_BYTES
+        && word.starts_with(|c: char| c.is_ascii_lowercase())
+        && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
 fn is_name(name: &str) -> bool {
-    let word = |word: &str| {
-        word.starts_with(|c: char| c.is_ascii_lowercase())
-            && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
-    };
     let (space, rest) = name.split_once(':').unwrap_or(("kvasir", name));
-    name.len() <= MAX_NAME_BYTES && word(space) && word(rest)
+    name.len() <= MAX_NAME_BYTES && is_word(space) && is_word(rest)
 }
 
 fn malformed(reason: &str) -> PluginError {

@@ -1,6 +1,6 @@
 //! A package as a whole: [`verify`] and [`pack`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -27,6 +27,7 @@ struct Verified {
     manifest: Manifest,
     digest: PluginDigest,
     publisher: KeyId,
+    publishers: BTreeSet<KeyId>,
     validity: Validity,
     component: Vec<u8>,
     shader: Option<Shader>,
@@ -71,7 +72,12 @@ impl VerifiedPlugin {
         self.contents.digest
     }
 
-    /// The trusted key that signed it.
+    /// Every trusted key whose signature counts for it; one at least.
+    pub fn publishers(&self) -> &BTreeSet<KeyId> {
+        &self.contents.publishers
+    }
+
+    /// A trusted key that signed it: the lowest of [`VerifiedPlugin::publishers`].
     pub fn publisher(&self) -> KeyId {
         self.contents.publisher
     }
@@ -112,10 +118,13 @@ impl fmt::Debug for VerifiedPlugin {
 /// statement, validity, host version, every file's size and digest, and last the manifest and what it says of a shader; nothing is interpreted before
 /// its bytes are known to be signed, the envelope itself and the archive's headers excepted.
 pub fn verify(package: &[u8], trust: &TrustStore, now: UnixSeconds) -> Result<VerifiedPlugin, PluginError> {
+    trust.check_time(now)?;
     let mut files: BTreeMap<String, &[u8]> = archive::read(package)?.into_iter().collect();
     let sealed = files.remove(ENVELOPE).ok_or(PluginError::MissingFile { name: ENVELOPE })?;
     let signed = envelope::open(sealed, trust)?;
     let statement = Statement::parse(&signed.payload)?;
+    let digest = PluginDigest(sha256(&signed.payload));
+    let publishers = trust.authorise(&statement.predicate.name, digest, &signed.signers)?;
     let validity = check_claims(&statement.predicate, now)?;
     check_files(&files, &statement.files()?)?;
     let mut take = |name: &'static str| files.remove(name).ok_or(PluginError::MissingFile { name });
@@ -131,9 +140,8 @@ pub fn verify(package: &[u8], trust: &TrustStore, now: UnixSeconds) -> Result<Ve
         }
     }
     let shader = Shader::assemble(manifest.shader.as_ref(), &shaders)?;
-    let digest = PluginDigest(sha256(&signed.payload));
-    let publisher = signed.publisher;
-    let contents = Verified { manifest, digest, publisher, validity, component, shader, vectors };
+    let publisher = *publishers.first().ok_or(PluginError::NotSigned)?;
+    let contents = Verified { manifest, digest, publisher, publishers, validity, component, shader, vectors };
     Ok(VerifiedPlugin { contents: Arc::new(contents) })
 }
 

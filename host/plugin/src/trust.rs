@@ -1,14 +1,17 @@
 //! Whose signatures count: the publishers' keys that this host's operator chose.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
 
 use ed25519_dalek::VerifyingKey;
 
-use crate::error::{KeyTextError, TrustError};
-use crate::identity::{KeyId, digest_from_hex};
+use crate::error::{KeyTextError, PluginError, TrustError};
+use crate::identity::{KeyId, PluginDigest, UnixSeconds, digest_from_hex};
 use crate::limits::{MAX_KEY_FILE_BYTES, MAX_TRUSTED_KEYS};
+use crate::manifest::namespace;
+use crate::revocations::VerifiedRevocations;
+use crate::root::{ANY_NAMESPACE, Role, RoleName, VerifiedRoot};
 
 /// A publisher's public key and what the operator calls it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,14 +48,51 @@ impl PublisherKey {
     }
 }
 
-/// The trusted publishers. One signature by one of them is enough.
+/// The trusted publishers, and what they are trusted with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustStore {
     keys: BTreeMap<KeyId, PublisherKey>,
+    authority: Authority,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Authority {
+    /// One signature by any key is enough for any plugin, for ever.
+    #[default]
+    AnyKey,
+    /// What a root says.
+    Roles {
+        publishers: BTreeMap<String, Role>,
+        revoked_keys: BTreeSet<KeyId>,
+        revoked_packages: BTreeSet<PluginDigest>,
+        expires: UnixSeconds,
+    },
 }
 
 impl TrustStore {
-    /// Trusts exactly `keys`; a weak key, a key given twice or too many keys are errors.
+    /// Trusts the publishers of `root` with the namespaces and thresholds that it gives them, less what is revoked, until root or
+    /// revocations expire.
+    pub fn from_root(root: &VerifiedRoot, revocations: Option<&VerifiedRevocations>) -> Self {
+        let mut publishers = BTreeMap::new();
+        let mut keys = BTreeMap::new();
+        for (name, role) in &root.root().roles {
+            if let RoleName::Publisher(namespace) = name {
+                publishers.insert(namespace.clone(), role.clone());
+                let held = role.keys.iter().filter_map(|id| Some((*id, root.root().keys.get(id)?.clone())));
+                keys.extend(held);
+            }
+        }
+        let revoked = revocations.map(VerifiedRevocations::revocations);
+        let authority = Authority::Roles {
+            publishers,
+            revoked_keys: revoked.map(|revoked| revoked.keys.clone()).unwrap_or_default(),
+            revoked_packages: revoked.map(|revoked| revoked.packages.clone()).unwrap_or_default(),
+            expires: revoked.map_or(root.expires(), |revoked| revoked.expires.min(root.expires())),
+        };
+        TrustStore { keys, authority }
+    }
+
+    /// Trusts exactly `keys`, one signature by any of which is enough for any plugin; a weak key, a key given twice or too many keys are errors.
     pub fn from_keys(keys: impl IntoIterator<Item = PublisherKey>) -> Result<Self, TrustError> {
         let mut store = TrustStore::default();
         for key in keys {
@@ -119,6 +159,54 @@ impl TrustStore {
     /// Whether nothing is trusted.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
+    }
+
+    /// Refuses where the time of root or revocations is over.
+    pub(crate) fn check_time(&self, now: UnixSeconds) -> Result<(), PluginError> {
+        match &self.authority {
+            Authority::Roles { expires, .. } if now >= *expires => {
+                Err(PluginError::TrustExpired { expires: *expires, now })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether signatures by `key` do not count any more.
+    pub(crate) fn is_revoked(&self, key: &KeyId) -> bool {
+        matches!(&self.authority, Authority::Roles { revoked_keys, .. } if revoked_keys.contains(key))
+    }
+
+    /// Of the keys that signed, those that may publish the plugin called `name`; an error if they are too few, or it is revoked.
+    pub(crate) fn authorise(
+        &self,
+        name: &str,
+        plugin: PluginDigest,
+        signers: &BTreeSet<KeyId>,
+    ) -> Result<BTreeSet<KeyId>, PluginError> {
+        let Authority::Roles { publishers, revoked_packages, .. } = &self.authority else {
+            return Ok(signers.clone());
+        };
+        if revoked_packages.contains(&plugin) {
+            return Err(PluginError::RevokedPackage { plugin });
+        }
+        let namespace = namespace(name).unwrap_or(ANY_NAMESPACE);
+        let (namespace, role) = publishers
+            .get_key_value(namespace)
+            .or_else(|| publishers.get_key_value(ANY_NAMESPACE))
+            .ok_or_else(|| PluginError::NoPublisher {
+                name: name.to_owned(),
+                namespace: namespace.to_owned(),
+            })?;
+        let signed: BTreeSet<KeyId> = signers.intersection(&role.keys).copied().collect();
+        if (signed.len() as u64) < u64::from(role.threshold) {
+            return Err(PluginError::TooFewPublishers {
+                name: name.to_owned(),
+                role: RoleName::Publisher(namespace.clone()),
+                valid: signed.len(),
+                threshold: role.threshold,
+            });
+        }
+        Ok(signed)
     }
 
     fn add(&mut self, key: PublisherKey) -> Result<(), TrustError> {
