@@ -45,7 +45,8 @@ pub struct RunnerOptions {
     pub instances: NonZeroUsize,
     /// The operator's policy for each instance; an instance gets the lesser of this and what the plugin requests.
     pub limits: KernelLimits,
-    /// Most expert bytes that all instances together may hold; `None`: as much as is loaded.
+    /// Most expert bytes that all instances together may hold; `None`: as much as is loaded. A GPU may hold as much again: its memory
+    /// is its own.
     pub held_bytes: Option<u64>,
 }
 

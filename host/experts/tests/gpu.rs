@@ -213,6 +213,40 @@ fn experts_unused_for_longest_make_room() {
 }
 
 #[test]
+fn a_call_never_takes_the_room_of_its_own_experts_and_what_does_not_fit_is_the_processor_s() {
+    let Some((options, _alone)) = device() else { return };
+    let one = with_expert(0, |weights| {
+        [weights.gate(), weights.up(), weights.down()]
+            .iter()
+            .map(|matrix| matrix.bytes().len() as u64)
+            .sum::<u64>()
+    });
+    let gpu = runner(Device::Gpu(options), Some(2 * one));
+    let source = Source { reads: AtomicUsize::new(0) };
+    let rows = rows(2);
+    let ask = |experts: &[u16]| {
+        let requests: Vec<ExpertRows> = experts.iter().map(|&expert| request(expert, &[0, 1])).collect();
+        gpu.each_from(&source, LAYER, RowFormat::Q8K, &rows, HIDDEN, &requests).unwrap()
+    };
+    let holds = |expert| gpu.holds(LAYER, ExpertIndex(expert));
+    let alone: Vec<Vec<f32>> = [0, 2, 4, 6].iter().map(|&expert| ask(&[expert])).collect();
+    // 0 is the older of the two, and in this call: 2 makes room.
+    ask(&[0]);
+    ask(&[2]);
+    assert_eq!(ask(&[0, 4]), [alone[0].clone(), alone[2].clone()].concat());
+    assert!(holds(0) && holds(4) && !holds(2));
+    // More than fits at once: every answer is there, within what two kernels may differ by.
+    let all = ask(&[0, 2, 4, 6]);
+    let apart = alone.concat();
+    assert_eq!(all.len(), apart.len());
+    let largest = apart.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    for (value, due) in all.iter().zip(&apart) {
+        assert!((value - due).abs() <= 0.005 + 0.005 * largest, "{value} and {due}");
+    }
+    assert!(gpu.held_bytes() <= 4 * one, "two on the device, two beside it");
+}
+
+#[test]
 fn a_lost_process_costs_its_experts_and_three_cost_the_gpu() {
     let Some((options, _alone)) = device() else { return };
     let gpu = runner(Device::Gpu(options), None);

@@ -7,6 +7,7 @@ use kvasir_gpu::message::{MAX_CALL_BYTES, Part, Rows};
 use crate::device::Device;
 use crate::failure::Failure;
 use crate::layout::{lay_row, row_words};
+use crate::leave::{EXIT_DEVICE_LOST, exit};
 use crate::shader::Shader;
 use crate::weights::{Expert, Matrix, Weights};
 use crate::work::{Grid, Job, Pace, Stage, run};
@@ -428,18 +429,32 @@ fn write_words(device: &Device, buffer: &wgpu::Buffer, words: &[u32]) {
     device.queue.write_buffer(buffer, 0, &bytes);
 }
 
-/// The first `bytes` of a buffer that the last submission wrote.
+/// The first `bytes` of a buffer that the last submission wrote. A device that gives nothing back has nothing more to give, and its
+/// buffer may still be mapped: the process ends.
 fn read_back(device: &Device, buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u8>, Failure> {
-    let failed = |what: String| Failure::request(format!("reading results back: {what}"));
+    let out = match mapped_bytes(device, buffer, bytes) {
+        Ok(out) => out,
+        Err(error) => {
+            eprintln!("reading results back: {error}");
+            exit(EXIT_DEVICE_LOST)
+        }
+    };
+    device.check()?;
+    Ok(out)
+}
+
+fn mapped_bytes(
+    device: &Device,
+    buffer: &wgpu::Buffer,
+    bytes: u64,
+) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let (sender, receiver) = std::sync::mpsc::channel();
     buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |mapped| drop(sender.send(mapped)));
-    device.device.poll(wgpu::PollType::wait_indefinitely()).map_err(|error| failed(error.to_string()))?;
-    let mapped = receiver.recv().map_err(|error| failed(error.to_string()))?;
-    mapped.map_err(|error| failed(error.to_string()))?;
-    let view = buffer.get_mapped_range(0..bytes).map_err(|error| failed(error.to_string()))?;
+    device.device.poll(wgpu::PollType::wait_indefinitely())?;
+    receiver.recv()??;
+    let view = buffer.get_mapped_range(0..bytes)?;
     let out = view.to_vec();
     drop(view);
     buffer.unmap();
-    device.check()?;
     Ok(out)
 }
