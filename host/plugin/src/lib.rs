@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
 
 mod archive;
+mod contract;
 mod document;
 mod envelope;
 mod error;
@@ -24,6 +25,7 @@ mod statement;
 mod trust;
 mod version;
 
+pub use contract::{CONTRACTS, ContractError, claims_compatibility, contract_world, negotiate};
 pub use error::{DocumentError, KeyTextError, PluginError, TrustError};
 pub use identity::{KeyId, PluginDigest, UnixSeconds};
 pub use limits::*;

@@ -1,25 +1,24 @@
 //! From a verified plugin to compiled code: check, then compile, then match against the contract.
 
+use std::sync::Arc;
 use std::thread;
 
-use kvasir_plugin::{Limits, PluginDigest, VerifiedPlugin};
+use kvasir_plugin::{Limits, PluginDigest, VerifiedPlugin, Version, contract_world, negotiate};
 use wasmtime::component::{Component, Linker};
 
+use crate::contract::{Prepared, SPOKEN, Spoken};
 use crate::engine::Engine;
 use crate::error::SandboxError;
 use crate::instance::{KernelInstance, State};
 use crate::limits::{COMPILE_STACK_BYTES, KernelLimits};
 use crate::scan::{KernelFacts, inspect};
-use crate::world::ExpertKernelPre;
-
-/// The world that this host runs.
-const WORLD: &str = "kvasir:expert/expert-kernel@0.1.0";
 
 /// A kernel, checked and compiled. Instances of it share the code. Cheap to clone.
 #[derive(Clone)]
 pub struct CompiledKernel {
     engine: Engine,
-    prepared: ExpertKernelPre<State>,
+    prepared: Arc<dyn Prepared>,
+    contract: Version,
     plugin: PluginDigest,
     request: Limits,
     facts: KernelFacts,
@@ -30,30 +29,51 @@ impl CompiledKernel {
     /// a thread of its own with a large stack; a panic of the compiler is an error here, a compile bomb within the size
     /// limits is for the process around this one to stop.
     pub fn compile(engine: &Engine, plugin: &VerifiedPlugin) -> Result<Self, SandboxError> {
-        let found = &plugin.manifest().world;
-        if found != WORLD {
-            return Err(SandboxError::UnknownWorld { found: found.clone(), expected: WORLD });
-        }
+        Self::compile_speaking(SPOKEN, engine, plugin)
+    }
+
+    /// As [`Self::compile`], for a host that speaks other versions of the contract than this one does.
+    pub(crate) fn compile_speaking(
+        spoken: &[Spoken],
+        engine: &Engine,
+        plugin: &VerifiedPlugin,
+    ) -> Result<Self, SandboxError> {
+        let versions: Vec<Version> = spoken.iter().map(|contract| contract.version).collect();
+        let version = negotiate(&plugin.manifest().world, &versions)?;
         let facts = inspect(plugin.component())?;
         let component = compile_apart(engine, plugin.component())?;
         // An empty linker: there is nothing that a kernel could be given.
         let linker = Linker::<State>::new(engine.inner());
-        let wrong_world =
-            |error: wasmtime::Error| SandboxError::WrongWorld { world: WORLD, reason: format!("{error:#}") };
+        let wrong_world = |error: wasmtime::Error| SandboxError::WrongWorld {
+            world: contract_world(version),
+            reason: format!("{error:#}"),
+        };
         let prepared = linker.instantiate_pre(&component).map_err(wrong_world)?;
-        let prepared = ExpertKernelPre::new(prepared).map_err(wrong_world)?;
+        // One of `spoken` has the version, since it was negotiated from them.
+        let prepare = spoken.iter().find(|contract| contract.version == version).map(|found| found.prepare);
+        let prepare = prepare.ok_or_else(|| SandboxError::WrongWorld {
+            world: contract_world(version),
+            reason: "this host has no bindings for it".to_owned(),
+        })?;
+        let prepared = prepare(prepared).map_err(wrong_world)?;
         let request = plugin.manifest().limits;
-        Ok(CompiledKernel { engine: engine.clone(), prepared, plugin: plugin.digest(), request, facts })
+        let engine = engine.clone();
+        Ok(CompiledKernel { engine, prepared, contract: version, plugin: plugin.digest(), request, facts })
     }
 
     /// A fresh instance that holds no experts. It gets the lesser of `limits` and what the plugin requests.
     pub fn instantiate(&self, limits: KernelLimits) -> Result<KernelInstance, SandboxError> {
-        KernelInstance::new(&self.engine, &self.prepared, limits.grant(&self.request))
+        KernelInstance::new(&self.engine, &*self.prepared, limits.grant(&self.request))
     }
 
     /// The plugin it came from.
     pub fn plugin(&self) -> PluginDigest {
         self.plugin
+    }
+
+    /// The version of the contract that it speaks with this host.
+    pub fn contract(&self) -> Version {
+        self.contract
     }
 
     /// What the plugin requests; no instance is granted more.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use kvasir_plugin::ContractError;
+
 use crate::shape::ExpertShape;
 
 /// Why a kernel was refused, or why a call of it gave no result.
@@ -61,20 +63,13 @@ pub enum SandboxError {
     #[error("kernel.wasm does not export {world}: {reason}")]
     WrongWorld {
         /// The world required.
-        world: &'static str,
+        world: String,
         /// What is missing.
         reason: String,
     },
-    /// The manifest names a world that this host does not speak.
-    #[error(
-        "the plugin is made for the world {found:?}, this host runs {expected:?}; update the host or the plugin"
-    )]
-    UnknownWorld {
-        /// The world in the manifest.
-        found: String,
-        /// The world of this host.
-        expected: &'static str,
-    },
+    /// The plugin's contract is not one that this host speaks.
+    #[error(transparent)]
+    Contract(#[from] ContractError),
     /// The compiler failed or panicked on a valid component.
     #[error("kernel.wasm could not be compiled: {reason}; the plugin stays unused")]
     Compile {

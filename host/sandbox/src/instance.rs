@@ -6,18 +6,17 @@ use std::time::Duration;
 use wasmtime::component::ResourceAny;
 use wasmtime::{ResourceLimiter, Store, Trap};
 
+use crate::contract::{Bound, Prepared};
 use crate::engine::Engine;
 use crate::error::{Fault, SandboxError};
 use crate::limits::*;
 use crate::shape::ExpertShape;
-use crate::world::exports::kvasir::expert::kernel as contract;
-use crate::world::{ExpertKernel, ExpertKernelPre};
 
 /// An instance of a kernel and the experts it holds. Calls take `&mut self`: an instance does one thing at a time.
 pub struct KernelInstance {
     id: u64,
     store: Store<State>,
-    kernel: ExpertKernel,
+    kernel: Box<dyn Bound>,
     limits: KernelLimits,
     poisoned: Option<String>,
 }
@@ -33,7 +32,7 @@ pub struct ExpertHandle {
 impl KernelInstance {
     pub(crate) fn new(
         engine: &Engine,
-        prepared: &ExpertKernelPre<State>,
+        prepared: &dyn Prepared,
         limits: KernelLimits,
     ) -> Result<Self, SandboxError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -57,10 +56,8 @@ impl KernelInstance {
     ) -> Result<ExpertHandle, SandboxError> {
         const CALL: &str = "load";
         shape.check()?;
-        let contract = shape.contract().ok_or(SandboxError::Shape { shape })?;
         self.prepare(0)?;
-        let expert = self.kernel.kvasir_expert_kernel().expert();
-        let answer = expert.call_load(&mut self.store, contract, gate, up, down);
+        let answer = self.kernel.load(&mut self.store, &shape, [gate, up, down]);
         let resource = self.take(CALL, answer)?;
         Ok(ExpertHandle { instance: self.id, resource, hidden: shape.hidden() })
     }
@@ -79,8 +76,7 @@ impl KernelInstance {
         }
         let expected = (count as usize).saturating_mul(expert.hidden as usize);
         self.prepare(expected.saturating_mul(size_of::<f32>()))?;
-        let kernel = self.kernel.kvasir_expert_kernel().expert();
-        let answer = kernel.call_forward(&mut self.store, expert.resource, rows, count);
+        let answer = self.kernel.forward(&mut self.store, expert.resource, rows, count);
         let values = self.take(CALL, answer)?;
         if values.len() != expected {
             let error = SandboxError::WrongLength { found: values.len(), expected };
@@ -132,30 +128,16 @@ impl KernelInstance {
     fn take<T>(
         &mut self,
         call: &'static str,
-        answer: wasmtime::Result<Result<T, contract::Fault>>,
+        answer: wasmtime::Result<Result<T, Fault>>,
     ) -> Result<T, SandboxError> {
         match answer {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(fault)) => Err(SandboxError::Fault { call, fault: fault.into() }),
+            Ok(Err(fault)) => Err(SandboxError::Fault { call, fault }),
             Err(error) => {
                 let error = failure(call, &error, &self.store, &self.limits);
                 self.poisoned = Some(error.to_string());
                 Err(error)
             }
-        }
-    }
-}
-
-impl From<contract::Fault> for Fault {
-    fn from(fault: contract::Fault) -> Self {
-        match fault {
-            // The text is the kernel's: plain, and no longer than anyone reads.
-            contract::Fault::Unsupported(text) => {
-                Fault::Unsupported(text.chars().filter(|c| !c.is_control()).take(200).collect())
-            }
-            contract::Fault::MalformedWeights => Fault::MalformedWeights,
-            contract::Fault::MalformedRows => Fault::MalformedRows,
-            contract::Fault::NotFinite => Fault::NotFinite,
         }
     }
 }

@@ -10,6 +10,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
 
 mod compile;
+mod contract;
 mod engine;
 mod error;
 mod instance;
@@ -24,8 +25,3 @@ pub use instance::{ExpertHandle, KernelInstance};
 pub use limits::*;
 pub use scan::{KernelFacts, inspect};
 pub use shape::{ExpertShape, MatrixShape, WeightFormat};
-
-/// The host's side of the WIT world, generated from the frozen text of version 0.1.0.
-mod world {
-    wasmtime::component::bindgen!({ path: "../../wit/0.1.0", world: "expert-kernel" });
-}

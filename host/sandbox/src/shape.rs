@@ -1,7 +1,7 @@
 //! The shape of an expert as the kernel contract speaks of it.
 
+use crate::contract::names_format;
 use crate::error::SandboxError;
-use crate::world::exports::kvasir::expert::kernel as contract;
 
 /// Weight formats that the contract can name. More than any kernel need support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,7 +12,7 @@ pub struct WeightFormat {
 impl WeightFormat {
     /// The format with a GGUF type number, if the contract has a name for it.
     pub fn from_gguf(number: u32) -> Option<Self> {
-        contract_format(number).map(|_| WeightFormat { number })
+        names_format(number).then_some(WeightFormat { number })
     }
 
     /// The GGUF type number.
@@ -60,38 +60,4 @@ impl ExpertShape {
             && gate.columns > 0;
         if fits { Ok(()) } else { Err(SandboxError::Shape { shape: *self }) }
     }
-
-    pub(crate) fn contract(&self) -> Option<contract::Shape> {
-        let matrix = |matrix: MatrixShape| {
-            contract_format(matrix.format.number).map(|format| contract::Matrix {
-                format,
-                rows: matrix.rows,
-                columns: matrix.columns,
-            })
-        };
-        Some(contract::Shape { gate: matrix(self.gate)?, up: matrix(self.up)?, down: matrix(self.down)? })
-    }
-}
-
-fn contract_format(number: u32) -> Option<contract::Format> {
-    use contract::Format;
-    Some(match number {
-        0 => Format::Float32,
-        1 => Format::Float16,
-        2 => Format::Q40,
-        3 => Format::Q41,
-        6 => Format::Q50,
-        7 => Format::Q51,
-        8 => Format::Q80,
-        10 => Format::Q2K,
-        11 => Format::Q3K,
-        12 => Format::Q4K,
-        13 => Format::Q5K,
-        14 => Format::Q6K,
-        20 => Format::Iq4Nl,
-        23 => Format::Iq4Xs,
-        30 => Format::Bfloat16,
-        39 => Format::Mxfp4,
-        _ => return None,
-    })
 }

@@ -66,18 +66,23 @@ pub fn verified(contents: &PackageContents) -> VerifiedPlugin {
     verify(&package, &trust(), NOW).unwrap()
 }
 
-/// The kernel `NAME.wat` as a component.
+/// The kernel `NAME.wat` as a component for the released contract.
 pub fn kernel(name: &str) -> Vec<u8> {
-    let prelude = text("prelude.wat");
+    kernel_of(name, &root().join("wit/0.1.0/expert.wit"))
+}
+
+/// The kernel `NAME.wat` as a component for the contract in the file `contract`.
+pub fn kernel_of(name: &str, contract: &Path) -> Vec<u8> {
+    let mut resolve = wit_parser::Resolve::new();
+    let package = resolve.push_str("expert.wit", &std::fs::read_to_string(contract).unwrap()).unwrap();
+    let version = resolve.packages[package].name.version.clone().unwrap();
+    let prelude = text("prelude.wat").replace("@0.1.0", &format!("@{version}"));
     let body = text(&format!("{name}.wat"));
     let prelude = match body.starts_with(";; ---- replaces load") {
         true => prelude.split(";; ---- load").next().unwrap(),
         false => &prelude,
     };
     let mut module = wat::parse_str(format!("(module {prelude} {body})")).unwrap();
-    let mut resolve = wit_parser::Resolve::new();
-    let contract = std::fs::read_to_string(root().join("wit/0.1.0/expert.wit")).unwrap();
-    let package = resolve.push_str("expert.wit", &contract).unwrap();
     let world = resolve.select_world(&[package], Some("expert-kernel")).unwrap();
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
     ComponentEncoder::default().validate(true).module(&module).unwrap().encode().unwrap()
