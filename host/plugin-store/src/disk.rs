@@ -26,6 +26,15 @@ pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
     Ok(Some(bytes))
 }
 
+/// Whether anything is at `path`, of whatever kind.
+pub fn exists(path: &Path) -> Result<bool, StoreError> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(read_error(path, source)),
+    }
+}
+
 /// The plain file at `path` opened for reading, or none where there is nothing.
 pub fn open(path: &Path) -> Result<Option<File>, StoreError> {
     match fs::symlink_metadata(path) {

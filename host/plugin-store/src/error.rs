@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kvasir_plugin::{PluginDigest, PluginError, TrustError};
+use kvasir_plugin::{DocumentError, PluginDigest, PluginError, PolicyError, PolicyRefusal, TrustError};
 
 /// Why the store refused, or could not do, what was asked. The store is then as it was before.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +84,144 @@ pub enum StoreError {
     /// The trusted keys cannot be used.
     #[error("the trusted keys cannot be used")]
     Trust(#[source] TrustError),
+    /// `root.json` or `revoked.json` is refused.
+    #[error("the trust folder {folder} is refused: {source}")]
+    Document {
+        /// The trust folder.
+        folder: PathBuf,
+        /// Which file, and why.
+        source: DocumentError,
+    },
+    /// There was a root, and it is gone.
+    #[error("{path} is gone; the last one that was accepted is in {copy}: copy it back")]
+    RootMissing {
+        /// Where it was.
+        path: PathBuf,
+        /// The copy of it.
+        copy: PathBuf,
+    },
+    /// Another root of the version that was accepted.
+    #[error(
+        "{path} is not the root of version {version} that this host accepted: it was exchanged; put that one back, it is \
+         plugins/root.json in the data folder"
+    )]
+    RootReplaced {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u64,
+    },
+    /// A step between the root that was accepted and the present one is not there.
+    #[error(
+        "{path} is missing: the roots between the last one that this host accepted and root.json must be there one by one; fetch \
+         version {version} from whoever signed it"
+    )]
+    RootStepMissing {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u64,
+    },
+    /// More steps than [`crate::MAX_ROOT_STEPS`].
+    #[error(
+        "{path} is version {found}, this host accepted version {accepted}: too far to follow; put the versions between there in portions"
+    )]
+    RootTooFar {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The version that was accepted.
+        accepted: u64,
+    },
+    /// A change of the root where there is none.
+    #[error("there is no root in {path} to change; run `kvasir setup`, which makes one")]
+    NoRoot {
+        /// The trust folder.
+        path: PathBuf,
+    },
+    /// Both copies of what was seen are gone, though something had been used.
+    #[error(
+        "both {path} and {twin} are gone: which versions were seen is unknown, so an old one could not be told; put one back from a \
+         backup, or move plugins/ in the data folder away and run `kvasir setup`"
+    )]
+    SeenLost {
+        /// One copy.
+        path: PathBuf,
+        /// The other.
+        twin: PathBuf,
+    },
+    /// The policy cannot be used; nothing is granted then.
+    #[error("{path} cannot be used, so nothing is granted: {source}")]
+    PolicyFile {
+        /// `policy.toml`.
+        path: PathBuf,
+        /// What is wrong.
+        source: PolicyError,
+    },
+    /// The policy refuses the plugin.
+    #[error("the policy refuses plugin {digest}: {source}")]
+    Policy {
+        /// The plugin.
+        digest: PluginDigest,
+        /// Why.
+        source: PolicyRefusal,
+    },
+    /// The revision is below the highest one seen, and no permission is there.
+    #[error(
+        "{name} {version} has kernel revision {revision}, {seen} was seen before: to go back on purpose, run `kvasir plugin rollback \
+         --allow-downgrade` (or `kvasir plugin activate {digest} --allow-downgrade`), which signs a permission with your root key"
+    )]
+    Downgrade {
+        /// The plugin.
+        digest: PluginDigest,
+        /// Its name.
+        name: String,
+        /// Its version.
+        version: String,
+        /// Its revision.
+        revision: u64,
+        /// The highest revision seen.
+        seen: u64,
+    },
+    /// A permission to go below the highest revision that does not hold.
+    #[error(
+        "the permission {path} does not hold: {reason}; sign another one with `kvasir plugin activate DIGEST --allow-downgrade`, or \
+         activate a newer version"
+    )]
+    Override {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// An upgrade that is none.
+    #[error(
+        "{name} {version} (revision {revision}) is not newer than the active {active} (revision {active_revision}); `kvasir plugin \
+         install` installs it all the same"
+    )]
+    NotNewer {
+        /// The plugin's name.
+        name: String,
+        /// Its version.
+        version: String,
+        /// Its revision.
+        revision: u64,
+        /// The active version.
+        active: String,
+        /// The active revision.
+        active_revision: u64,
+    },
+    /// An upgrade to another plugin.
+    #[error(
+        "the package is {name}, the active plugin is {active}: that is no upgrade; `kvasir plugin install` puts one in the other's place"
+    )]
+    OtherPlugin {
+        /// The package's name.
+        name: String,
+        /// The active one's.
+        active: String,
+    },
     /// The package is refused; nothing of it was used.
     #[error("the package is refused")]
     Package(#[source] PluginError),

@@ -51,4 +51,44 @@ impl Places {
     pub fn trust(&self) -> PathBuf {
         self.configuration.join("trust")
     }
+
+    /// `policy.toml` in the configuration folder.
+    pub fn policy(&self) -> PathBuf {
+        self.configuration.join("policy.toml")
+    }
+
+    /// `trust/root.json`: whom the operator trusts.
+    pub fn root(&self) -> PathBuf {
+        self.trust().join("root.json")
+    }
+
+    /// `trust/root.<version>.json`: every root there was, so that a host that missed some can follow.
+    pub fn root_version(&self, version: u64) -> PathBuf {
+        self.trust().join(format!("root.{version}.json"))
+    }
+
+    /// `plugins/root.json`: the last root that this host accepted.
+    pub fn accepted_root(&self) -> PathBuf {
+        self.plugins().join("root.json")
+    }
+
+    /// `trust/revoked.json`: what must not count any more.
+    pub fn revoked(&self) -> PathBuf {
+        self.trust().join("revoked.json")
+    }
+
+    /// Both copies of `seen.json`: in `plugins/` and in `trust/`.
+    pub fn seen(&self) -> [PathBuf; 2] {
+        [self.plugins().join("seen.json"), self.trust().join("seen.json")]
+    }
+
+    /// `plugins/overrides/`: signed permissions to use a version below the highest seen.
+    pub fn overrides(&self) -> PathBuf {
+        self.plugins().join("overrides")
+    }
+
+    /// `plugins/overrides/<digest>.dsse.json`.
+    pub fn override_of(&self, digest: PluginDigest) -> PathBuf {
+        self.overrides().join(format!("{digest}.dsse.json"))
+    }
 }
