@@ -26,6 +26,15 @@ pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
     Ok(Some(bytes))
 }
 
+/// As [`read`], for a file that the operator writes and may keep elsewhere: the name may be a link to a plain file.
+pub fn read_through_links(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    match path.canonicalize() {
+        Ok(target) => read(&target, limit),
+        // A link to nothing is a mistake, not a file that is not there.
+        Err(_) => read(path, limit),
+    }
+}
+
 /// Whether anything is at `path`, of whatever kind.
 pub fn exists(path: &Path) -> Result<bool, StoreError> {
     match fs::symlink_metadata(path) {

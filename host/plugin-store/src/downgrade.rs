@@ -94,7 +94,8 @@ impl Override {
     ) -> Result<Option<Self>, StoreError> {
         let path = places.override_of(plugin);
         let Some(bytes) = disk::read(&path, MAX_OVERRIDE_BYTES)? else { return Ok(None) };
-        let said = open(&bytes, root).map_err(|reason| StoreError::Override { path: path.clone(), reason })?;
+        let said =
+            open(&bytes, root).map_err(|reason| StoreError::Override { path: path.clone(), reason })?;
         if said.plugin == plugin {
             Ok(Some(said))
         } else {
@@ -127,7 +128,10 @@ fn open(bytes: &[u8], root: &VerifiedRoot) -> Result<Override, String> {
         return Err(format!("it signs a {:?}, not a {OVERRIDE_PAYLOAD_TYPE:?}", envelope.payload_type));
     }
     if envelope.signatures.len() > MAX_SIGNATURES {
-        return Err(format!("it has {} signatures, the limit is {MAX_SIGNATURES}", envelope.signatures.len()));
+        return Err(format!(
+            "it has {} signatures, the limit is {MAX_SIGNATURES}",
+            envelope.signatures.len()
+        ));
     }
     let payload = STANDARD.decode(&envelope.payload).map_err(|_| "its payload is not base64".to_owned())?;
     let message = pre_authentication(&payload);
@@ -226,7 +230,8 @@ mod tests {
         let good = fs::read_to_string(&path).unwrap();
         let envelope: serde_json::Value = serde_json::from_str(&good).unwrap();
         let payload = envelope["payload"].as_str().unwrap();
-        let forged = String::from_utf8(STANDARD.decode(payload).unwrap()).unwrap().replace("\"seen\":5", "\"seen\":9");
+        let forged =
+            String::from_utf8(STANDARD.decode(payload).unwrap()).unwrap().replace("\"seen\":5", "\"seen\":9");
         for (bad, said) in [
             (good.replace(payload, &STANDARD.encode(forged)), "altered"),
             (good.replace(OVERRIDE_PAYLOAD_TYPE, "application/vnd.in-toto+json"), "it signs a"),

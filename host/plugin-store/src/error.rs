@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kvasir_plugin::{DocumentError, PluginDigest, PluginError, PolicyError, PolicyRefusal, TrustError};
+use kvasir_plugin::{
+    DocumentError, KeyId, PluginDigest, PluginError, PolicyError, PolicyRefusal, TrustError,
+};
 
 /// Why the store refused, or could not do, what was asked. The store is then as it was before.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +142,14 @@ pub enum StoreError {
         /// The trust folder.
         path: PathBuf,
     },
+    /// A key that is to be replaced holds nothing.
+    #[error(
+        "key {key} is trusted with neither the root nor revocations; `kvasir plugin trust show` lists the keys that are"
+    )]
+    NotARootKey {
+        /// The key.
+        key: KeyId,
+    },
     /// Both copies of what was seen are gone, though something had been used.
     #[error(
         "both {path} and {twin} are gone: which versions were seen is unknown, so an old one could not be told; put one back from a \
@@ -265,7 +275,11 @@ impl StoreError {
             PluginError::Expired { .. } => {
                 "install a newer release (`kvasir setup --renew` for the bundled kernel), or go back with `kvasir plugin rollback`"
             }
-            PluginError::UnknownPublisher { .. } => {
+            PluginError::RevokedKey { .. } | PluginError::RevokedPackage { .. } => {
+                "go back with `kvasir plugin rollback`, or `kvasir plugin install` another release"
+            }
+            PluginError::TrustExpired { .. } => "`kvasir setup --renew` signs your root and revocations anew",
+            PluginError::UnknownPublisher { .. } | PluginError::NoPublisher { .. } => {
                 "`kvasir plugin trust add` trusts its publisher, `kvasir plugin rollback` goes back to the version before"
             }
             _ => {

@@ -3,19 +3,26 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
 
 mod active;
+mod authority;
 mod disk;
+mod downgrade;
 mod error;
 mod history;
 mod limits;
 mod places;
+mod seen_files;
 mod store;
+mod trust;
 
 pub use active::Active;
+pub use authority::Revocable;
+pub use downgrade::{OVERRIDE_PAYLOAD_TYPE, Override};
 pub use error::StoreError;
 pub use history::{Entry, Happened, History, Named};
 pub use limits::*;
 pub use places::Places;
 pub use store::{Installed, Store};
+pub use trust::Trust;
 
 /// A value of this crate as JSON on one line; it has no map with keys that are not text, so that this cannot fail.
 fn json(value: &impl serde::Serialize) -> Vec<u8> {

@@ -1,24 +1,31 @@
 //! The store as a whole: install, load, activate, go back, list.
 //!
-//! Loading is the full verification of the package each time, against the trust of that moment; that a package was installed once
-//! proves nothing later. Whoever changes something holds the lock for all of it, and every file is replaced whole, so that a process
-//! that ends between two steps leaves a store that works.
+//! Loading is the full verification of the package each time, against the trust, the policy and the highest revision seen of that
+//! moment; that a package was installed once proves nothing later. Whoever changes something holds the lock for all of it, and every
+//! file is replaced whole, so that a process that ends between two steps leaves a store that works.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use kvasir_plugin::{MAX_PACKAGE_BYTES, PluginDigest, TrustStore, UnixSeconds, VerifiedPlugin};
+use ed25519_dalek::SigningKey;
+use kvasir_plugin::{
+    Grant, MAX_PACKAGE_BYTES, MAX_POLICY_BYTES, PluginDigest, PluginError, Policy, UnixSeconds,
+    VerifiedPlugin,
+};
 
 use crate::active::Active;
 use crate::disk::{self, Lock};
+use crate::downgrade::Override;
 use crate::error::StoreError;
 use crate::history::{self, Happened, History, Named};
 use crate::limits::MAX_PACKAGES;
 use crate::places::Places;
+use crate::seen_files;
+use crate::trust::{Found, Trust};
 
 /// Installed plugins and what the operator decided about them. Cheap to make; several, in one process or many, may be at work.
 #[derive(Clone, Debug)]
 pub struct Store {
-    places: Places,
+    pub(crate) places: Places,
 }
 
 /// A package that is in the store.
@@ -26,7 +33,7 @@ pub struct Store {
 pub struct Installed {
     /// What it holds.
     pub plugin: VerifiedPlugin,
-    /// Whether a package of this digest was there before.
+    /// Whether this very package was there before.
     pub already: bool,
 }
 
@@ -41,13 +48,34 @@ impl Store {
         &self.places
     }
 
-    /// Whose packages count.
-    pub fn trust(&self, _now: UnixSeconds) -> Result<TrustStore, StoreError> {
-        let path = self.places.trust();
-        if !path.is_dir() {
-            return Err(StoreError::NoTrust { path });
+    /// Whom this host trusts. What is new in it is written down as seen before this returns.
+    pub fn trust(&self) -> Result<Trust, StoreError> {
+        let found = Found::read(&self.places)?;
+        if !found.is_new() {
+            return Ok(found.trust);
         }
-        TrustStore::load_folder(&path).map_err(StoreError::Trust)
+        Ok(self.trust_locked(&self.lock()?)?.trust)
+    }
+
+    pub(crate) fn trust_locked(&self, lock: &Lock) -> Result<Found, StoreError> {
+        let mut found = Found::read(&self.places)?;
+        found.keep(&self.places, lock)?;
+        Ok(found)
+    }
+
+    /// The operator's policy; the default one where there is no `policy.toml`.
+    pub fn policy(&self) -> Result<Policy, StoreError> {
+        let path = self.places.policy();
+        let Some(text) = disk::read_through_links(&path, MAX_POLICY_BYTES as u64)? else {
+            return Ok(Policy::default());
+        };
+        Policy::parse(&text).map_err(|source| StoreError::PolicyFile { path, source })
+    }
+
+    /// What the policy grants `plugin`.
+    pub fn grant(&self, plugin: &VerifiedPlugin) -> Result<Grant, StoreError> {
+        let digest = plugin.digest();
+        self.policy()?.grant(plugin).map_err(|source| StoreError::Policy { digest, source })
     }
 
     /// Which plugin is active, without verifying anything: one small file is read. A running worker may look every second; `change`
@@ -66,29 +94,32 @@ impl Store {
         self.active_digest()?.map(|digest| self.load(digest, now)).transpose()
     }
 
-    /// The installed plugin called `digest`, verified now.
+    /// The installed plugin called `digest`, verified now: signatures, publisher, revocation, validity, revision, policy.
     pub fn load(&self, digest: PluginDigest, now: UnixSeconds) -> Result<VerifiedPlugin, StoreError> {
-        let path = self.places.package(digest);
-        let limit = MAX_PACKAGE_BYTES as u64;
-        let package = disk::read(&path, limit)?.ok_or(StoreError::NotInstalled { digest })?;
-        let plugin = kvasir_plugin::verify(&package, &self.trust(now)?, now)
-            .map_err(|source| StoreError::refused(digest, source))?;
-        if plugin.digest() == digest {
-            Ok(plugin)
-        } else {
-            Err(StoreError::WrongContent { path, found: plugin.digest() })
-        }
+        self.load_with(digest, now, None)
     }
 
-    /// Verifies `package` and puts it into the store; the active plugin stays what it is.
+    /// A package that is not in the store, for use now: checked as one that is, and its revision is written down as seen.
+    pub fn admit(&self, package: &[u8], now: UnixSeconds) -> Result<VerifiedPlugin, StoreError> {
+        let trust = self.trust()?;
+        let plugin = kvasir_plugin::verify(package, trust.publishers(), now).map_err(StoreError::Package)?;
+        self.grant(&plugin)?;
+        self.check_revision(&plugin, &trust, now, None)?;
+        Ok(plugin)
+    }
+
+    /// Verifies `package`, writes its revision down as seen, and puts it into the store; the active plugin stays what it is.
     pub fn install(&self, package: &[u8], now: UnixSeconds) -> Result<Installed, StoreError> {
-        let _lock = self.lock()?;
-        let plugin = kvasir_plugin::verify(package, &self.trust(now)?, now).map_err(StoreError::Package)?;
+        let lock = self.lock()?;
+        let trust = self.trust_locked(&lock)?.trust;
+        let plugin = kvasir_plugin::verify(package, trust.publishers(), now).map_err(StoreError::Package)?;
+        self.grant(&plugin)?;
+        self.check_revision(&plugin, &trust, now, Some(&lock))?;
         let path = self.places.package(plugin.digest());
         disk::make_folder(&self.places.packages())?;
         let already = disk::read(&path, MAX_PACKAGE_BYTES as u64)?.is_some_and(|there| there == package);
         if !already {
-            let publishers = vec![plugin.publisher().to_string()];
+            let publishers = plugin.publishers().iter().map(ToString::to_string).collect();
             let happened = Happened::Installed { plugin: Named::from(&plugin), publishers };
             history::record(&self.places, now, happened)?;
             disk::replace(&path, package)?;
@@ -96,10 +127,16 @@ impl Store {
         Ok(Installed { plugin, already })
     }
 
-    /// Makes the installed plugin `digest` the active one, after verifying it. It may be so already.
-    pub fn activate(&self, digest: PluginDigest, now: UnixSeconds) -> Result<VerifiedPlugin, StoreError> {
-        let _lock = self.lock()?;
-        let plugin = self.load(digest, now)?;
+    /// Makes the installed plugin `digest` the active one, after verifying it. It may be so already. Where its revision is below
+    /// the highest one seen, `root_keys` sign a permission for it.
+    pub fn activate(
+        &self,
+        digest: PluginDigest,
+        root_keys: &[&SigningKey],
+        now: UnixSeconds,
+    ) -> Result<VerifiedPlugin, StoreError> {
+        let lock = self.lock()?;
+        let (plugin, _) = self.load_permitted(digest, root_keys, now, &lock)?;
         let active = self.active_state()?;
         if active.digest == Some(digest) {
             return Ok(plugin);
@@ -115,17 +152,23 @@ impl Store {
         Ok(plugin)
     }
 
-    /// Makes the plugin active that was active before the present one, after verifying it.
-    pub fn rollback(&self, now: UnixSeconds) -> Result<VerifiedPlugin, StoreError> {
-        let _lock = self.lock()?;
+    /// Makes the plugin active that was active before the present one, after verifying it. Where its revision is below the highest
+    /// one seen, `root_keys` sign a permission for it; without them it is refused ([`StoreError::Downgrade`]).
+    pub fn rollback(
+        &self,
+        root_keys: &[&SigningKey],
+        now: UnixSeconds,
+    ) -> Result<VerifiedPlugin, StoreError> {
+        let lock = self.lock()?;
         let active = self.active_state()?;
         let next = active.back().ok_or(StoreError::NoFormer)?;
-        let plugin = self.load(next.digest.ok_or(StoreError::NoFormer)?, now)?;
+        let digest = next.digest.ok_or(StoreError::NoFormer)?;
+        let (plugin, overridden_revision) = self.load_permitted(digest, root_keys, now, &lock)?;
         let happened = Happened::RolledBack {
             plugin: Named::from(&plugin),
             change: next.change,
             former: active.digest.map(|digest| digest.to_string()),
-            overridden_revision: None,
+            overridden_revision,
         };
         history::record(&self.places, now, happened)?;
         next.write(&self.places)?;
@@ -135,8 +178,14 @@ impl Store {
     /// The digest of every package in the store, ascending. Other files there are left alone and left out.
     pub fn digests(&self) -> Result<Vec<PluginDigest>, StoreError> {
         let files = disk::files_in(&self.places.packages(), "kvp", MAX_PACKAGES)?;
-        let digest = |path: &std::path::PathBuf| PluginDigest::from_hex(path.file_stem()?.to_str()?);
+        let digest = |path: &PathBuf| PluginDigest::from_hex(path.file_stem()?.to_str()?);
         Ok(files.iter().filter_map(digest).collect())
+    }
+
+    /// The bytes of the installed package `digest`, of which nothing was verified.
+    pub fn package(&self, digest: PluginDigest) -> Result<Vec<u8>, StoreError> {
+        disk::read(&self.places.package(digest), MAX_PACKAGE_BYTES as u64)?
+            .ok_or(StoreError::NotInstalled { digest })
     }
 
     /// What happened to the store, the oldest first.
@@ -145,8 +194,92 @@ impl Store {
     }
 
     /// Keeps others from changing the store until it is dropped.
-    fn lock(&self) -> Result<Lock, StoreError> {
+    pub(crate) fn lock(&self) -> Result<Lock, StoreError> {
         disk::make_folder(&self.places.plugins())?;
         Lock::take(&self.places.lock())
+    }
+
+    fn load_with(
+        &self,
+        digest: PluginDigest,
+        now: UnixSeconds,
+        lock: Option<&Lock>,
+    ) -> Result<VerifiedPlugin, StoreError> {
+        let package = self.package(digest)?;
+        let trust = match lock {
+            Some(lock) => self.trust_locked(lock)?.trust,
+            None => self.trust()?,
+        };
+        let plugin = kvasir_plugin::verify(&package, trust.publishers(), now)
+            .map_err(|source| StoreError::refused(digest, source))?;
+        if plugin.digest() != digest {
+            let path = self.places.package(digest);
+            return Err(StoreError::WrongContent { path, found: plugin.digest() });
+        }
+        self.grant(&plugin)?;
+        self.check_revision(&plugin, &trust, now, lock)?;
+        Ok(plugin)
+    }
+
+    /// Loads `digest`, for which `root_keys` sign a permission if it needs one; with the revision that it goes below.
+    fn load_permitted(
+        &self,
+        digest: PluginDigest,
+        root_keys: &[&SigningKey],
+        now: UnixSeconds,
+        lock: &Lock,
+    ) -> Result<(VerifiedPlugin, Option<u64>), StoreError> {
+        let refused = match self.load_with(digest, now, Some(lock)) {
+            Err(error @ (StoreError::Downgrade { .. } | StoreError::Override { .. })) => error,
+            loaded => {
+                let plugin = loaded?;
+                let seen = seen_files::read(&self.places)?.revision(&plugin);
+                let below = seen.filter(|&seen| plugin.manifest().kernel_revision < seen);
+                return Ok((plugin, below));
+            }
+        };
+        let trust = self.trust_locked(lock)?.trust;
+        let (Some(root), false) = (trust.root(), root_keys.is_empty()) else { return Err(refused) };
+        let plugin = kvasir_plugin::verify(&self.package(digest)?, trust.publishers(), now)
+            .map_err(|source| StoreError::refused(digest, source))?;
+        let revision = plugin.manifest().kernel_revision;
+        let seen = seen_files::read(&self.places)?.revision(&plugin).unwrap_or(revision);
+        Override::new(digest, revision, seen, now).write(&self.places, root, root_keys)?;
+        Ok((self.load_with(digest, now, Some(lock))?, Some(seen)))
+    }
+
+    /// Refuses a revision below the highest one seen, unless a permission is there; writes a higher one down.
+    fn check_revision(
+        &self,
+        plugin: &VerifiedPlugin,
+        trust: &Trust,
+        now: UnixSeconds,
+        lock: Option<&Lock>,
+    ) -> Result<(), StoreError> {
+        let digest = plugin.digest();
+        let mut seen = seen_files::read(&self.places)?;
+        let before = seen.clone();
+        match seen.check_and_raise(plugin) {
+            Ok(()) if seen == before => Ok(()),
+            Ok(()) => match lock {
+                Some(lock) => seen_files::write(&self.places, &seen, lock),
+                // Read again under the lock: another process may have raised it meanwhile.
+                None => self.check_revision(plugin, trust, now, Some(&self.lock()?)),
+            },
+            Err(PluginError::Rollback { name, revision, seen }) => {
+                let permission = trust
+                    .root()
+                    .map(|root| Override::read(&self.places, digest, root))
+                    .transpose()?
+                    .flatten();
+                let Some(permission) = permission else {
+                    let version = plugin.version().to_string();
+                    return Err(StoreError::Downgrade { digest, name, version, revision, seen });
+                };
+                let path = self.places.override_of(digest);
+                permission.check(revision, seen, now).map_err(|reason| StoreError::Override { path, reason })
+            }
+            Err(source) => Err(StoreError::refused(digest, source)),
+        }
     }
 }

@@ -93,8 +93,11 @@ impl Found {
     }
 }
 
+/// A root, and its bytes where it is not the one accepted last.
+type RootFound = (VerifiedRoot, Option<Vec<u8>>);
+
 /// The root, and its bytes where it is not the one accepted last; none where there never was one.
-fn read_root(places: &Places, seen: &Seen) -> Result<Option<(VerifiedRoot, Option<Vec<u8>>)>, StoreError> {
+fn read_root(places: &Places, seen: &Seen) -> Result<Option<RootFound>, StoreError> {
     let refused = |source| StoreError::Document { folder: places.trust(), source };
     let accepted = disk::read(&places.accepted_root(), LIMIT)?;
     let Some(current) = disk::read(&places.root(), LIMIT)? else {

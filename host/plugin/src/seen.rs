@@ -117,6 +117,21 @@ impl Seen {
         Ok(())
     }
 
+    /// Raises every number to that of `other`, where that is higher; for a state that is kept twice.
+    pub fn raise_to(&mut self, other: &Seen) {
+        self.root = self.root.max(other.root);
+        self.revocations = self.revocations.max(other.revocations);
+        for (name, revisions) in &other.kernels {
+            let kernel = self.kernels.entry(name.clone()).or_default();
+            for Revision { keys, revision } in revisions {
+                match kernel.iter_mut().find(|seen| seen.keys == *keys) {
+                    Some(seen) => seen.revision = seen.revision.max(*revision),
+                    None => kernel.push(Revision { keys: keys.clone(), revision: *revision }),
+                }
+            }
+        }
+    }
+
     fn count(&self) -> usize {
         self.kernels.values().map(Vec::len).sum()
     }

@@ -1,0 +1,230 @@
+//! Never below what was seen: not by an old package, not by an old file put back, not by a crash in between; and on purpose only
+//! with the operator's signature.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod scene;
+
+use std::fs;
+
+use kvasir_plugin::{DocumentError, KeyId, PluginError, PublisherKey, RoleName, UnixSeconds};
+use kvasir_plugin_store::{Happened, OVERRIDE_DAYS, Revocable, StoreError};
+use scene::{NOW, Scene, key, package};
+
+const DAY: u64 = 86_400;
+
+#[test]
+fn going_back_below_what_was_seen_takes_the_operators_signature_and_is_recorded() {
+    let scene = Scene::new();
+    let store = scene.store();
+    let [one, two] = [1, 2].map(|revision| {
+        let plugin = store.install(&scene.package(revision), NOW).unwrap().plugin;
+        store.activate(plugin.digest(), &[], NOW).unwrap().digest()
+    });
+    let refused = store.rollback(&[], NOW).unwrap_err();
+    assert!(matches!(refused, StoreError::Downgrade { revision: 1, seen: 2, .. }), "{refused:?}");
+    assert!(refused.to_string().contains("--allow-downgrade"), "{refused}");
+    assert_eq!(store.active_digest().unwrap(), Some(two));
+
+    let stranger = store.rollback(&[&key(9)], NOW).unwrap_err();
+    assert!(matches!(stranger, StoreError::Override { .. }), "{stranger:?}");
+    store.rollback(&[&scene.root], NOW).unwrap();
+    assert_eq!(store.active(NOW).unwrap().unwrap().digest(), one);
+    let last = store.history().unwrap().entries.pop().unwrap().happened;
+    assert!(matches!(last, Happened::RolledBack { overridden_revision: Some(2), change: 3, .. }), "{last:?}");
+
+    // It closes by itself: when its time is over, and when a still higher revision is seen.
+    let later = UnixSeconds(NOW.0 + OVERRIDE_DAYS * DAY);
+    let refused = store.active(later).unwrap_err().to_string();
+    assert!(refused.contains("expired"), "{refused}");
+    store.install(&scene.package(3), NOW).unwrap();
+    let refused = store.active(NOW).unwrap_err().to_string();
+    assert!(refused.contains("3 was seen since"), "{refused}");
+    // And forward again needs no permission.
+    store.activate(store.install(&scene.package(3), NOW).unwrap().plugin.digest(), &[], NOW).unwrap();
+    assert!(matches!(store.activate(two, &[], NOW), Err(StoreError::Downgrade { seen: 3, .. })));
+}
+
+#[test]
+fn a_leaked_key_that_runs_ahead_bars_only_itself() {
+    let scene = Scene::new();
+    let store = scene.store();
+    let other = PublisherKey { key: key(2).verifying_key(), name: None };
+    store
+        .change_root(&[&scene.root], "test", NOW, |root| {
+            root.grant(RoleName::Publisher("*".to_owned()), other)
+        })
+        .unwrap();
+    store.install(&package(i64::MAX as u64, &key(2)), NOW).unwrap();
+    store.install(&scene.package(1), NOW).unwrap();
+    assert!(matches!(store.install(&package(9, &key(2)), NOW), Err(StoreError::Downgrade { .. })));
+}
+
+#[test]
+fn what_was_seen_is_written_before_the_package_is() {
+    let scene = Scene::new();
+    let store = scene.store();
+    // The packages cannot be written: as if the machine had stopped right there.
+    fs::write(store.places().packages(), "in the way").unwrap();
+    assert!(store.install(&scene.package(5), NOW).is_err());
+    fs::remove_file(store.places().packages()).unwrap();
+    assert!(matches!(store.install(&scene.package(4), NOW), Err(StoreError::Downgrade { seen: 5, .. })));
+    store.install(&scene.package(5), NOW).unwrap();
+}
+
+#[test]
+fn an_old_copy_of_what_was_seen_lowers_nothing_and_losing_both_is_said() {
+    let scene = Scene::new();
+    let store = scene.store();
+    let copies = store.places().seen();
+    store.install(&scene.package(1), NOW).unwrap();
+    let old = copies.each_ref().map(|path| fs::read(path).unwrap());
+    let two = store.install(&scene.package(2), NOW).unwrap().plugin.digest();
+    store.activate(two, &[], NOW).unwrap();
+    for (path, old) in copies.iter().zip(&old) {
+        let new = fs::read(path).unwrap();
+        fs::write(path, old).unwrap();
+        assert!(matches!(store.install(&scene.package(1), NOW), Err(StoreError::Downgrade { .. })));
+        fs::remove_file(path).unwrap();
+        assert!(matches!(store.install(&scene.package(1), NOW), Err(StoreError::Downgrade { .. })));
+        fs::write(path, &new[..new.len() / 2]).unwrap();
+        assert!(matches!(store.active(NOW), Err(StoreError::Corrupt { .. })));
+        fs::write(path, new).unwrap();
+    }
+    for path in &copies {
+        fs::remove_file(path).unwrap();
+    }
+    let refused = store.active(NOW).unwrap_err();
+    assert!(matches!(refused, StoreError::SeenLost { .. }), "{refused:?}");
+}
+
+#[test]
+fn old_or_missing_roots_and_revocations_are_refused() {
+    let scene = Scene::new();
+    let store = scene.store();
+    let places = store.places();
+    let first = fs::read(places.root()).unwrap();
+    let one = store.install(&scene.package(1), NOW).unwrap().plugin;
+    let grant =
+        |seed| PublisherKey { key: key(seed).verifying_key(), name: Some(format!("publisher {seed}")) };
+    let add = |seed| {
+        store
+            .change_root(&[&scene.root], "trusted", NOW, |root| {
+                root.grant(RoleName::Publisher("demo".to_owned()), grant(seed))
+            })
+            .unwrap()
+    };
+    assert_eq!(add(1).unwrap().version(), 2);
+    assert_eq!(add(1), None, "nothing to change");
+    let second = fs::read(places.root()).unwrap();
+    fs::write(places.root(), &first).unwrap();
+    let refused = store.load(one.digest(), NOW).unwrap_err();
+    let rollback = |error: &StoreError| match error {
+        StoreError::Document { source: DocumentError::Rollback { what, found, seen }, .. } => {
+            Some((*what, *found, *seen))
+        }
+        _ => None,
+    };
+    assert_eq!(rollback(&refused), Some(("root.json", 1, 2)), "{refused:?}");
+    fs::remove_file(places.root()).unwrap();
+    assert!(matches!(store.load(one.digest(), NOW), Err(StoreError::RootMissing { .. })));
+    fs::write(places.root(), &second).unwrap();
+    store.load(one.digest(), NOW).unwrap();
+
+    let what = [Revocable::Package(one.digest())];
+    store.revoke(&[], &[&scene.root], NOW).unwrap();
+    let harmless = fs::read(places.revoked()).unwrap();
+    let (revoked, new) = store.revoke(&what, &[&scene.root], NOW).unwrap();
+    assert_eq!((revoked.version(), new), (2, true));
+    assert!(!store.revoke(&what, &[&scene.root], NOW).unwrap().1);
+    let refused = store.load(one.digest(), NOW).unwrap_err();
+    assert!(
+        matches!(&refused, StoreError::Refused { source: PluginError::RevokedPackage { .. }, .. }),
+        "{refused:?}"
+    );
+    fs::write(places.revoked(), harmless).unwrap();
+    assert_eq!(rollback(&store.load(one.digest(), NOW).unwrap_err()), Some(("revoked.json", 1, 2)));
+    fs::remove_file(places.revoked()).unwrap();
+    assert_eq!(rollback(&store.load(one.digest(), NOW).unwrap_err()), Some(("revoked.json", 0, 2)));
+}
+
+#[test]
+fn another_root_is_believed_only_through_a_chain_of_signatures() {
+    let scene = Scene::new();
+    let store = scene.store();
+    let places = store.places();
+    // Somebody else's root, signed by itself, of the same and of a higher version.
+    for version in [1, 2, 9] {
+        let theirs = PublisherKey { key: key(66).verifying_key(), name: None };
+        let mut root = kvasir_plugin::Root::new(UnixSeconds(NOW.0 + DAY), theirs.clone());
+        root.grant(RoleName::Publisher("*".to_owned()), theirs);
+        root.version = version;
+        let own = fs::read(places.root()).unwrap();
+        fs::write(places.root(), root.sign(&[&key(66)]).unwrap()).unwrap();
+        let refused = store.install(&package(1, &key(66)), NOW).unwrap_err();
+        let expected = match version {
+            1 => matches!(refused, StoreError::RootReplaced { version: 1, .. }),
+            2 => matches!(
+                refused,
+                StoreError::Document { source: DocumentError::NotEnoughSignatures { .. }, .. }
+            ),
+            _ => matches!(refused, StoreError::RootStepMissing { version: 2, .. }),
+        };
+        assert!(expected, "{version}: {refused:?}");
+        fs::write(places.root(), own).unwrap();
+    }
+
+    // A host that missed two versions follows them; one that misses a step does not.
+    let behind = fs::read(places.accepted_root()).unwrap();
+    for (old, new) in [(100, 101), (101, 102)] {
+        store.rotate_root(&key(old), &key(new), NOW).unwrap();
+    }
+    fs::write(places.accepted_root(), &behind).unwrap();
+    assert_eq!(store.trust().unwrap().root().unwrap().version(), 3);
+    fs::write(places.accepted_root(), &behind).unwrap();
+    fs::remove_file(places.root_version(2)).unwrap();
+    assert!(matches!(store.trust(), Err(StoreError::RootStepMissing { version: 2, .. })));
+}
+
+#[test]
+fn a_new_root_key_takes_over_what_the_old_one_signed() {
+    let scene = Scene::new();
+    let store = scene.store();
+    for revision in [1, 2] {
+        let plugin = store.install(&scene.package(revision), NOW).unwrap().plugin;
+        store.activate(plugin.digest(), &[], NOW).unwrap();
+    }
+    let one = store.rollback(&[&scene.root], NOW).unwrap();
+    let revoked = Revocable::Key(KeyId::of(&key(50).verifying_key()));
+    store.revoke(&[revoked], &[&scene.root], NOW).unwrap();
+    let next = store.rotate_root(&scene.root, &key(101), NOW).unwrap();
+    assert_eq!(next.version(), 2);
+    assert_eq!(store.active(NOW).unwrap().unwrap().digest(), one.digest());
+    let trust = store.trust().unwrap();
+    assert_eq!(trust.revocations().unwrap().revocations().keys.len(), 1);
+    assert!(
+        store.revoke(&[Revocable::Package(one.digest())], &[&scene.root], NOW).is_err(),
+        "the old key signs nothing"
+    );
+    store.revoke(&[Revocable::Package(one.digest())], &[&key(101)], NOW).unwrap();
+    assert!(matches!(store.rotate_root(&scene.root, &key(102), NOW), Err(StoreError::NotARootKey { .. })));
+}
+
+#[test]
+fn an_expired_root_refuses_everything_until_it_is_signed_anew() {
+    let scene = Scene::new();
+    let store = scene.store();
+    let one = store.install(&scene.package(1), NOW).unwrap().plugin;
+    let later = UnixSeconds(NOW.0 + 731 * DAY);
+    let refused = store.load(one.digest(), later).unwrap_err();
+    assert!(
+        matches!(&refused, StoreError::Refused { source: PluginError::TrustExpired { .. }, .. }),
+        "{refused:?}"
+    );
+    assert!(refused.to_string().contains("kvasir setup --renew"), "{refused}");
+    store.change_root(&[&scene.root], "renewed", later, |_| true).unwrap();
+    let refused = store.load(one.digest(), later).unwrap_err();
+    assert!(
+        matches!(&refused, StoreError::Refused { source: PluginError::Expired { .. }, .. }),
+        "{refused:?}"
+    );
+}
