@@ -28,6 +28,7 @@ pub fn contents() -> PackageContents {
         component: read("release/swiglu-0.2.0.wasm"),
         shaders: folder_files(&folder.join("shaders")),
         vectors: folder_files(&folder.join("vectors")),
+        sbom: Vec::new(),
     }
 }
 

@@ -73,6 +73,7 @@ fn released_plugin() -> VerifiedPlugin {
         component: std::fs::read(folder.join("release/swiglu-0.2.0.wasm")).unwrap(),
         shaders: files("shaders"),
         vectors: files("vectors"),
+        sbom: Vec::new(),
     };
     let key = SigningKey::from_bytes(&[7; 32]);
     let now = UnixSeconds(1_800_000_000);

@@ -22,6 +22,7 @@ fn released() -> VerifiedPlugin {
         component: read("release/swiglu-0.2.0.wasm"),
         shaders: plugin::folder_files(&folder.join("shaders")),
         vectors: plugin::folder_files(&folder.join("vectors")),
+        sbom: Vec::new(),
     })
 }
 

@@ -117,9 +117,10 @@ impl Replaceable<'_> {
     }
 }
 
-/// Begins as a kernel package does: a tar whose first file is the signature's envelope.
+/// Begins as a kernel package does: a tar of an OCI layout, or as the earliest packages did, which no host reads any more.
 pub fn is_package(head: &[u8]) -> bool {
-    head.get(257..262) == Some(b"ustar") && head.starts_with(b"statement.dsse.json\0")
+    let first = |name: &[u8]| head.starts_with(name);
+    head.get(257..262) == Some(b"ustar") && (first(b"oci-layout\0") || first(b"statement.dsse.json\0"))
 }
 
 /// Begins as a WebAssembly component does.

@@ -81,6 +81,7 @@ pub fn bundled_kernel() -> PackageContents {
         component: BUNDLED_COMPONENT.to_vec(),
         shaders: files(BUNDLED_SHADERS),
         vectors: files(BUNDLED_VECTORS),
+        sbom: Vec::new(),
     }
 }
 

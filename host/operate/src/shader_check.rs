@@ -28,10 +28,18 @@ pub enum ShaderCheck {
 /// # Errors
 /// Where the shader is refused, or the program fails or takes too long.
 pub fn check(shader: &Shader) -> Result<ShaderCheck> {
+    check_source(shader.file(), shader.source())
+}
+
+/// As [`check`], for a text that nobody has verified, called `file` (a plain name).
+///
+/// # Errors
+/// As [`check`].
+pub fn check_source(file: &str, text: &str) -> Result<ShaderCheck> {
     let Ok(program) = kvasir_gpu::find_program() else { return Ok(ShaderCheck::NotChecked) };
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let source = folder.path().join(shader.file());
-    std::fs::write(&source, shader.source()).with_context(|| format!("cannot write {}", source.display()))?;
+    let source = folder.path().join(file);
+    std::fs::write(&source, text).with_context(|| format!("cannot write {}", source.display()))?;
     // A file and no pipe, so that a long report never waits for a reader.
     let mut report = tempfile::tempfile().context("cannot make a temporary file")?;
     let output: File = report.try_clone().context("cannot share a temporary file")?;
@@ -52,24 +60,20 @@ pub fn check(shader: &Shader) -> Result<ShaderCheck> {
         if began.elapsed() > DEADLINE {
             let _ = child.kill();
             let _ = child.wait();
-            bail!(
-                "checking the shader {} took over {} seconds and was ended",
-                shader.file(),
-                DEADLINE.as_secs()
-            );
+            bail!("checking the shader {} took over {} seconds and was ended", file, DEADLINE.as_secs());
         }
         thread::sleep(Duration::from_millis(5));
     };
-    let mut text = String::new();
+    let mut said = String::new();
     report
         .rewind()
-        .and_then(|()| report.take(REPORT_BYTES_MAX).read_to_string(&mut text))
+        .and_then(|()| report.take(REPORT_BYTES_MAX).read_to_string(&mut said))
         .with_context(|| format!("cannot read what {} says", name()))?;
-    let report: Value = serde_json::from_str(&text).unwrap_or_default();
+    let report: Value = serde_json::from_str(&said).unwrap_or_default();
     match (status.code(), report["message"].as_str()) {
         (Some(0), _) => Ok(ShaderCheck::Accepted(report)),
-        (Some(1), Some(message)) => bail!("the shader {} is refused: {message}", shader.file()),
-        _ => bail!("checking the shader {} ended {} with {status}; do not run it", shader.file(), name()),
+        (Some(1), Some(message)) => bail!("the shader {file} is refused: {message}"),
+        _ => bail!("checking the shader {file} ended {} with {status}; do not run it", name()),
     }
 }
 
@@ -96,6 +100,7 @@ mod tests {
             component: kernel.component,
             shaders: BTreeMap::from([("x.wgsl".to_owned(), source.as_bytes().to_vec())]),
             vectors: kernel.vectors,
+            sbom: Vec::new(),
         };
         let key = SecretKey::from_seed([7; 32]);
         let package = kvasir_plugin::pack(&contents, setup::validity(1), key.signing_key()).unwrap();

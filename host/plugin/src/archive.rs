@@ -1,4 +1,4 @@
-//! The tar of a package, in one canonical form: ustar headers with fixed mode, owner and time, plain files only, in a
+//! The tar of a package: an OCI image layout in one canonical form. ustar headers with fixed mode, owner and time, plain files only, in a
 //! fixed order, zero padding, two zero blocks at the end and nothing after them.
 //!
 //! Reading accepts that form alone, so two different packages never unpack to the same files and no byte of a package
@@ -7,18 +7,18 @@
 use std::cmp::Ordering;
 
 use crate::error::PluginError;
-use crate::limits::*;
+use crate::identity::digest_from_hex;
+use crate::limits::{
+    MAX_BLOB_BYTES, MAX_ENTRIES, MAX_FILE_NAME_BYTES, MAX_INDEX_BYTES, MAX_OCI_LAYOUT_BYTES,
+    MAX_PACKAGE_BYTES,
+};
 
-/// The signature envelope's file name.
-pub const ENVELOPE: &str = "statement.dsse.json";
-/// The manifest's file name.
-pub const MANIFEST: &str = "plugin.toml";
-/// The component's file name.
-pub const COMPONENT: &str = "kernel.wasm";
-/// The folder of WGSL shaders.
-pub const SHADERS: &str = "shaders/";
-/// The folder of golden vectors.
-pub const VECTORS: &str = "vectors/";
+/// The file that says of which format a layout is.
+pub const OCI_LAYOUT: &str = "oci-layout";
+/// The file that names a layout's manifests.
+pub const INDEX: &str = "index.json";
+/// The folder of blobs, each called by its digest's 64 digits.
+pub const BLOBS: &str = "blobs/sha256/";
 
 const BLOCK: usize = 512;
 const NAME: std::ops::Range<usize> = 0..100;
@@ -63,8 +63,8 @@ pub fn read(package: &[u8]) -> Result<Vec<File<'_>>, PluginError> {
                 _ => return Err(PluginError::OutOfOrder { name }),
             }
         }
-        if files.len() == MAX_FILES {
-            return Err(PluginError::TooManyFiles { limit: MAX_FILES });
+        if files.len() == MAX_ENTRIES {
+            return Err(PluginError::TooManyEntries { limit: MAX_ENTRIES });
         }
         let start = offset + BLOCK;
         let bytes =
@@ -84,32 +84,15 @@ pub fn read(package: &[u8]) -> Result<Vec<File<'_>>, PluginError> {
     Ok(files)
 }
 
-/// Whether `name` may be a golden vector's, without its folder: plain letters, digits, `.`, `-` and `_`.
-pub fn is_vector_name(name: &str) -> bool {
-    is_plain_name(name, VECTORS)
-}
-
-/// Whether `name` may be a shader's, without its folder: as a vector's, and it ends in `.wgsl`.
-pub fn is_shader_name(name: &str) -> bool {
-    is_plain_name(name, SHADERS) && name.ends_with(".wgsl")
-}
-
-fn is_plain_name(name: &str, folder: &str) -> bool {
-    !name.is_empty()
-        && !name.starts_with('.')
-        && name.len() + folder.len() <= MAX_FILE_NAME_BYTES
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
-}
-
-/// The most bytes that the file `name` may have; an error if the format does not know the name.
-pub fn size_limit(name: &str) -> Result<usize, PluginError> {
+/// The most bytes that the entry `name` may have; an error if a layout has no such entry.
+fn size_limit(name: &str) -> Result<usize, PluginError> {
     match name {
-        ENVELOPE => Ok(MAX_ENVELOPE_BYTES),
-        MANIFEST => Ok(MAX_MANIFEST_BYTES),
-        COMPONENT => Ok(MAX_COMPONENT_BYTES),
-        _ if name.strip_prefix(SHADERS).is_some_and(is_shader_name) => Ok(MAX_SHADER_BYTES),
-        _ if name.strip_prefix(VECTORS).is_some_and(is_vector_name) => Ok(MAX_VECTOR_BYTES),
-        _ => Err(PluginError::UnexpectedFile { name: name.to_owned() }),
+        OCI_LAYOUT => Ok(MAX_OCI_LAYOUT_BYTES),
+        INDEX => Ok(MAX_INDEX_BYTES),
+        _ if name.strip_prefix(BLOBS).is_some_and(|digest| digest_from_hex(digest).is_some()) => {
+            Ok(MAX_BLOB_BYTES)
+        }
+        _ => Err(PluginError::UnexpectedEntry { name: name.to_owned() }),
     }
 }
 
@@ -184,10 +167,9 @@ fn header(name: &str, size: u64) -> [u8; BLOCK] {
     block
 }
 
-/// Statement, manifest, component, then shader and vectors by name.
+/// `oci-layout`, `index.json`, then blobs by name.
 fn order(a: &str, b: &str) -> Ordering {
-    let rank =
-        |name: &str| [ENVELOPE, MANIFEST, COMPONENT].iter().position(|known| *known == name).unwrap_or(3);
+    let rank = |name: &str| [OCI_LAYOUT, INDEX].iter().position(|known| *known == name).unwrap_or(2);
     rank(a).cmp(&rank(b)).then_with(|| a.cmp(b))
 }
 

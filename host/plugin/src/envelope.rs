@@ -42,35 +42,41 @@ pub struct Signed {
 
 /// Signs `payload` and returns the envelope's bytes. ed25519 is deterministic, so they are always the same.
 pub fn seal(payload: &[u8], key: &SigningKey) -> Result<Vec<u8>, PluginError> {
-    let public = key.verifying_key();
-    if public.is_weak() {
-        return Err(PluginError::WeakKey);
-    }
-    let signature = key.sign(&pre_authentication(payload));
     encode(&Envelope {
         payload_type: PAYLOAD_TYPE.to_owned(),
         payload: STANDARD.encode(payload),
-        signatures: vec![EnvelopeSignature {
-            scheme: SCHEME.to_owned(),
-            keyid: KeyId::of(&public).to_string(),
-            sig: STANDARD.encode(signature.to_bytes()),
-        }],
+        signatures: vec![signature(payload, key)?],
     })
+}
+
+/// The envelope with one more signature; the payload stays as it is. Signatures stand in the order of their key ids.
+pub fn add_signature(envelope: &[u8], key: &SigningKey) -> Result<Vec<u8>, PluginError> {
+    let (mut parsed, payload) = read(envelope)?;
+    let signed = read_signatures(&parsed.signatures)?;
+    let id = KeyId::of(&key.verifying_key());
+    if signed.iter().any(|(key, _)| *key == id) {
+        return Err(PluginError::DuplicateKey { key: id });
+    }
+    if signed.len() == MAX_SIGNATURES {
+        return Err(PluginError::TooManySignatures { count: signed.len() + 1, limit: MAX_SIGNATURES });
+    }
+    parsed.signatures.push(signature(&payload, key)?);
+    parsed.signatures.sort_by(|a, b| a.keyid.cmp(&b.keyid));
+    encode(&parsed)
+}
+
+/// Payload and signing key ids, **none of them checked**: for people who look into a package, and for who signs it next.
+pub fn unchecked(envelope: &[u8]) -> Result<(Vec<u8>, Vec<KeyId>), PluginError> {
+    let (parsed, payload) = read(envelope)?;
+    let signatures = read_signatures(&parsed.signatures)?;
+    Ok((payload, signatures.into_iter().map(|(key, _)| key).collect()))
 }
 
 /// Opens an envelope: at least one trusted key must have signed, and every signature by a trusted key must hold.
 /// Signatures by keys that this host does not know, or that are revoked, are neither trusted nor held against the package, since a publisher
 /// may sign with an old and a new key while it changes them.
 pub fn open(envelope: &[u8], trust: &TrustStore) -> Result<Signed, PluginError> {
-    let parsed: Envelope =
-        serde_json::from_slice(envelope).map_err(|error| unreadable(&error.to_string()))?;
-    if parsed.payload_type != PAYLOAD_TYPE {
-        return Err(PluginError::PayloadType { found: parsed.payload_type, expected: PAYLOAD_TYPE });
-    }
-    if encode(&parsed)? != envelope {
-        return Err(unreadable("it is not in canonical form (compact JSON, fields in order)"));
-    }
-    let payload = STANDARD.decode(&parsed.payload).map_err(|_| unreadable("its payload is not base64"))?;
+    let (parsed, payload) = read(envelope)?;
     let signatures = read_signatures(&parsed.signatures)?;
     let message = pre_authentication(&payload);
     let mut signers = BTreeSet::new();
@@ -94,6 +100,33 @@ pub fn open(envelope: &[u8], trust: &TrustStore) -> Result<Signed, PluginError> 
             Err(PluginError::UnknownPublisher { found: found.join(", "), trusted: trust.len() })
         }
     }
+}
+
+/// Reads the envelope's own JSON, which nobody has verified: its size was bounded, every field is known, and only the canonical
+/// form is accepted.
+fn read(envelope: &[u8]) -> Result<(Envelope, Vec<u8>), PluginError> {
+    let parsed: Envelope =
+        serde_json::from_slice(envelope).map_err(|error| unreadable(&error.to_string()))?;
+    if parsed.payload_type != PAYLOAD_TYPE {
+        return Err(PluginError::PayloadType { found: parsed.payload_type, expected: PAYLOAD_TYPE });
+    }
+    if encode(&parsed)? != envelope {
+        return Err(unreadable("it is not in canonical form (compact JSON, fields in order)"));
+    }
+    let payload = STANDARD.decode(&parsed.payload).map_err(|_| unreadable("its payload is not base64"))?;
+    Ok((parsed, payload))
+}
+
+fn signature(payload: &[u8], key: &SigningKey) -> Result<EnvelopeSignature, PluginError> {
+    let public = key.verifying_key();
+    if public.is_weak() {
+        return Err(PluginError::WeakKey);
+    }
+    Ok(EnvelopeSignature {
+        scheme: SCHEME.to_owned(),
+        keyid: KeyId::of(&public).to_string(),
+        sig: STANDARD.encode(key.sign(&pre_authentication(payload)).to_bytes()),
+    })
 }
 
 fn read_signatures(signatures: &[EnvelopeSignature]) -> Result<Vec<(KeyId, Signature)>, PluginError> {

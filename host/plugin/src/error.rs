@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::identity::{KeyId, PluginDigest, UnixSeconds};
+use crate::identity::{BlobDigest, KeyId, PluginDigest, UnixSeconds};
 use crate::root::RoleName;
 use crate::version::Version;
 
@@ -74,13 +74,101 @@ pub enum PluginError {
     },
     /// A file that the format does not know.
     #[error(
-        "the package holds {name}, which the format does not know; only statement.dsse.json, plugin.toml, kernel.wasm, \
+        "the package holds {name}, which the format does not know; only plugin.toml, kernel.wasm, sbom.cdx.json, \
          shaders/*.wgsl and vectors/* may be in it"
     )]
     UnexpectedFile {
         /// The file.
         name: String,
     },
+    /// An entry of the archive that is no part of an OCI layout.
+    #[error(
+        "the package's archive holds {name}, which is no part of a plugin's OCI layout; only oci-layout, index.json and \
+         blobs/sha256/<64 digits> may be in it"
+    )]
+    UnexpectedEntry {
+        /// The entry.
+        name: String,
+    },
+    /// More entries in the archive than [`crate::MAX_ENTRIES`].
+    #[error(
+        "the package's archive has more than {limit} entries; make the package with `kvasir plugin pack`"
+    )]
+    TooManyEntries {
+        /// Entries allowed.
+        limit: usize,
+    },
+    /// A blob whose bytes are not those that it is called by.
+    #[error("the package's blob {name} has the digest {found}: it was altered; fetch the package again")]
+    BlobAltered {
+        /// The digest that it is called by.
+        name: BlobDigest,
+        /// The digest of its bytes.
+        found: BlobDigest,
+    },
+    /// A manifest names a blob that is not there.
+    #[error("the package lacks {digest}, which {by} names; fetch the package again")]
+    BlobMissing {
+        /// The blob.
+        digest: BlobDigest,
+        /// Who names it.
+        by: &'static str,
+    },
+    /// A manifest states another size than a blob has.
+    #[error("{by} says that {digest} has {said} bytes, it has {found}; fetch the package again")]
+    BlobSize {
+        /// The blob.
+        digest: BlobDigest,
+        /// Who says so.
+        by: &'static str,
+        /// Bytes stated.
+        said: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// A blob that nothing names.
+    #[error(
+        "the package holds {digest}, which none of its manifests names; do not use it, it was added afterwards"
+    )]
+    BlobStray {
+        /// The blob.
+        digest: BlobDigest,
+    },
+    /// One of the layout's own documents is not what it must be.
+    #[error(
+        "the package's {what} cannot be read: {reason}; fetch the package again, or make it with `kvasir plugin pack`"
+    )]
+    Oci {
+        /// The document.
+        what: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// One of the layout's own documents says something else than the signed files give.
+    #[error(
+        "the package's {what} is not the one that belongs to its signed files; make it with `kvasir plugin pack`"
+    )]
+    NotCanonical {
+        /// The document.
+        what: &'static str,
+    },
+    /// The files together are over [`crate::MAX_PACKAGE_BYTES`], which one blob under many names can make of a small package.
+    #[error(
+        "the package's files have more than {limit} bytes together; leave out what a kernel does not need"
+    )]
+    UnpackedTooLarge {
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// The bill of materials is not CycloneDX.
+    #[error("sbom.cdx.json cannot be used: {reason}; leave it out and `kvasir plugin pack` writes one")]
+    Sbom {
+        /// What is wrong.
+        reason: String,
+    },
+    /// Signing anew what is signed already.
+    #[error("the package is signed already; a further signature leaves its statement as it is")]
+    AlreadySigned,
     /// Files not in canonical order.
     #[error("the package's file {name} is out of order; make the package with `kvasir plugin pack`")]
     OutOfOrder {

@@ -35,6 +35,27 @@ impl PluginDigest {
     }
 }
 
+/// A blob of an OCI layout: the SHA-256 of its bytes. Shown as `sha256:` and 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlobDigest(pub [u8; 32]);
+
+impl BlobDigest {
+    /// The digest of `blob`.
+    pub fn of(blob: &[u8]) -> Self {
+        BlobDigest(sha256(blob))
+    }
+
+    /// Reads `sha256:` and 64 lower-case hexadecimal digits.
+    pub fn parse(text: &str) -> Option<Self> {
+        digest_from_hex(text.strip_prefix("sha256:")?).map(BlobDigest)
+    }
+
+    /// The digits alone, as the blob's file is called.
+    pub fn hex(&self) -> String {
+        hex::encode(self.0)
+    }
+}
+
 /// Seconds since 1970-01-01T00:00:00Z, leap seconds not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -47,10 +68,10 @@ impl fmt::Display for UnixSeconds {
 }
 
 macro_rules! shown_as_hexadecimal {
-    ($name:ident) => {
+    ($name:ident, $prefix:literal, $read:path, $expected:literal) => {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&hex::encode(self.0))
+                write!(f, concat!($prefix, "{}"), hex::encode(self.0))
             }
         }
         impl fmt::Debug for $name {
@@ -66,14 +87,19 @@ macro_rules! shown_as_hexadecimal {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = String::deserialize(deserializer)?;
-                $name::from_hex(&text)
-                    .ok_or_else(|| D::Error::custom("expected 64 lower-case hexadecimal digits"))
+                $read(&text).ok_or_else(|| D::Error::custom(concat!("expected ", $expected)))
             }
         }
     };
 }
-shown_as_hexadecimal!(KeyId);
-shown_as_hexadecimal!(PluginDigest);
+shown_as_hexadecimal!(KeyId, "", KeyId::from_hex, "64 lower-case hexadecimal digits");
+shown_as_hexadecimal!(PluginDigest, "", PluginDigest::from_hex, "64 lower-case hexadecimal digits");
+shown_as_hexadecimal!(
+    BlobDigest,
+    "sha256:",
+    BlobDigest::parse,
+    "`sha256:` and 64 lower-case hexadecimal digits"
+);
 
 pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()

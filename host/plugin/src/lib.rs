@@ -1,6 +1,6 @@
 //! Signed packages of kernels: bytes -> [`VerifiedPlugin`].
 //!
-//! A package is a tar of a signed statement and the files that it lists; [`verify`] is the only way to a
+//! A package is an OCI image layout in a tar, with a signed statement on every file; [`verify`] is the only way to a
 //! [`VerifiedPlugin`], so holding one proves that size limits, signature, publisher, validity, host version and every
 //! file's digest were checked. [`pack`] writes the one canonical form of a package: the same contents and key give the
 //! same bytes. Nothing here runs, compiles or even parses
@@ -12,25 +12,32 @@ mod contract;
 mod document;
 mod envelope;
 mod error;
+mod files;
 mod identity;
+pub mod layout;
 mod limits;
 mod manifest;
+mod oci;
+mod pack;
 mod package;
 mod policy;
 mod revocations;
 mod root;
+mod sbom;
 mod seen;
 mod shader;
 mod statement;
 mod trust;
+mod unverified;
 mod version;
 
 pub use contract::{CONTRACTS, ContractError, claims_compatibility, contract_world, negotiate};
 pub use error::{DocumentError, KeyTextError, PluginError, TrustError};
-pub use identity::{KeyId, PluginDigest, UnixSeconds};
+pub use identity::{BlobDigest, KeyId, PluginDigest, UnixSeconds};
 pub use limits::*;
 pub use manifest::{Class, Limits, Manifest};
-pub use package::{PackageContents, Validity, VerifiedPlugin, pack, verify};
+pub use pack::{PackageContents, add_signature, pack, pack_unsigned, sign};
+pub use package::{Validity, VerifiedPlugin, verify};
 pub use policy::{Grant, GrantReason, Maximum, Policy, PolicyError, PolicyRefusal, Rule, RuleSource};
 pub use revocations::{Revocations, VerifiedRevocations};
 pub use root::{ANY_NAMESPACE, Role, RoleName, RoleNameError, Root, VerifiedRoot};
@@ -39,4 +46,5 @@ pub use shader::{
     MAX_TOLERANCE_ABS, MAX_TOLERANCE_REL, MIN_TOLERANCE_COSINE, Shader, ShaderTable, Tolerance,
 };
 pub use trust::{PublisherKey, TrustStore};
+pub use unverified::{Claims, FileFacts, Unverified};
 pub use version::{HOST_VERSION, Version};

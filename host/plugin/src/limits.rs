@@ -3,11 +3,22 @@
 
 /// Largest package in bytes; checked before anything else is looked at.
 pub const MAX_PACKAGE_BYTES: usize = 64 << 20;
-/// Most files in a package, the statement included.
+/// Most files in a package: plugin.toml, kernel.wasm, sbom.cdx.json, shaders and vectors.
 pub const MAX_FILES: usize = 128;
+/// Most entries in a package's archive: a blob for each file, three manifests, two configurations, the envelope,
+/// `oci-layout` and `index.json`.
+pub const MAX_ENTRIES: usize = MAX_FILES + 8;
+/// Largest `oci-layout` in bytes.
+pub const MAX_OCI_LAYOUT_BYTES: usize = 64;
+/// Largest `index.json` of a layout in bytes.
+pub const MAX_INDEX_BYTES: usize = 16 << 10;
+/// Largest manifest or configuration of a layout in bytes; one that lists [`MAX_FILES`] files with the longest names has half.
+pub const MAX_OCI_DOCUMENT_BYTES: usize = 128 << 10;
+/// Largest blob of a layout in bytes; what a file may have is less, by its kind.
+pub const MAX_BLOB_BYTES: usize = MAX_VECTOR_BYTES;
 /// Longest file name in bytes (the name field of a ustar header holds 100, the last one ends it).
 pub const MAX_FILE_NAME_BYTES: usize = 99;
-/// Largest envelope (`statement.dsse.json`) in bytes.
+/// Largest signature envelope in bytes.
 pub const MAX_ENVELOPE_BYTES: usize = 256 << 10;
 /// Most signatures in an envelope.
 pub const MAX_SIGNATURES: usize = 8;
@@ -17,6 +28,8 @@ pub const MAX_MANIFEST_BYTES: usize = 64 << 10;
 pub const MAX_COMPONENT_BYTES: usize = 8 << 20;
 /// Largest single golden vector file in bytes.
 pub const MAX_VECTOR_BYTES: usize = 16 << 20;
+/// Largest `sbom.cdx.json` in bytes.
+pub const MAX_SBOM_BYTES: usize = 1 << 20;
 /// Largest shader source in bytes. What one costs to parse grows with the square of its length.
 pub const MAX_SHADER_BYTES: usize = 64 << 10;
 /// Longest plugin name in bytes.

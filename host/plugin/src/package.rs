@@ -1,19 +1,19 @@
-//! A package as a whole: [`verify`] and [`pack`].
+//! A package as a whole: [`verify`], the one way to a [`VerifiedPlugin`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use ed25519_dalek::SigningKey;
-
-use crate::archive::{self, COMPONENT, ENVELOPE, MANIFEST, SHADERS, VECTORS};
 use crate::envelope;
 use crate::error::PluginError;
-use crate::identity::{KeyId, PluginDigest, UnixSeconds, sha256};
-use crate::limits::{MAX_FILES, MAX_PACKAGE_BYTES};
+use crate::files::{COMPONENT, File, Files, MANIFEST, SBOM, SHADERS, VECTORS};
+use crate::identity::{BlobDigest, KeyId, PluginDigest, UnixSeconds, sha256};
+use crate::layout::{Parts, RawDocuments};
 use crate::manifest::Manifest;
+use crate::oci::Documents;
+use crate::sbom;
 use crate::shader::Shader;
-use crate::statement::{Predicate, SignedFile, Statement};
+use crate::statement::{IMAGE_MANIFEST, Predicate, SignedFile, Statement};
 use crate::trust::TrustStore;
 use crate::version::{HOST_VERSION, Version};
 
@@ -30,6 +30,7 @@ struct Verified {
     publishers: BTreeSet<KeyId>,
     validity: Validity,
     component: Vec<u8>,
+    sbom: Vec<u8>,
     shader: Option<Shader>,
     vectors: BTreeMap<String, Vec<u8>>,
 }
@@ -41,19 +42,6 @@ pub struct Validity {
     pub not_before: UnixSeconds,
     /// The first second at which it is no longer valid.
     pub expires: UnixSeconds,
-}
-
-/// What goes into a package.
-#[derive(Clone, Debug, Default)]
-pub struct PackageContents {
-    /// The bytes of `plugin.toml`.
-    pub manifest: Vec<u8>,
-    /// The WebAssembly component.
-    pub component: Vec<u8>,
-    /// WGSL sources by plain name; what the manifest's table `[shader]` names, or nothing.
-    pub shaders: BTreeMap<String, Vec<u8>>,
-    /// Golden vector files by plain name (letters, digits, `.`, `-`, `_`).
-    pub vectors: BTreeMap<String, Vec<u8>>,
 }
 
 impl VerifiedPlugin {
@@ -92,6 +80,11 @@ impl VerifiedPlugin {
         &self.contents.component
     }
 
+    /// The bill of materials: CycloneDX in JSON.
+    pub fn sbom(&self) -> &[u8] {
+        &self.contents.sbom
+    }
+
     /// The WGSL shader, if the plugin has one. Nothing of its text was looked at.
     pub fn shader(&self) -> Option<&Shader> {
         self.contents.shader.as_ref()
@@ -114,81 +107,57 @@ impl fmt::Debug for VerifiedPlugin {
     }
 }
 
-/// Checks `package` at the time `now` and returns its contents. The order is: sizes and archive form, signature, then the
-/// statement, validity, host version, every file's size and digest, and last the manifest and what it says of a shader; nothing is interpreted before
-/// its bytes are known to be signed, the envelope itself and the archive's headers excepted.
+/// Checks `package` at the time `now` and returns its contents. The order is: the time of what is trusted; sizes, archive form and
+/// blob digests; signatures; then the statement, who may publish that name, validity, host version, every file's size and digest;
+/// and last the manifest, the bill of materials, the layout's own documents and what is said of a shader. Nothing is interpreted
+/// before its bytes are known to be signed, but the archive's headers, the layout's documents and the envelope, which say where
+/// the signature is: these are read by bounded and strict readers and nothing that they say is believed.
 pub fn verify(package: &[u8], trust: &TrustStore, now: UnixSeconds) -> Result<VerifiedPlugin, PluginError> {
     trust.check_time(now)?;
-    let mut files: BTreeMap<String, &[u8]> = archive::read(package)?.into_iter().collect();
-    let sealed = files.remove(ENVELOPE).ok_or(PluginError::MissingFile { name: ENVELOPE })?;
-    let signed = envelope::open(sealed, trust)?;
+    let parts = Parts::read(package)?;
+    let signed = envelope::open(parts.envelope.ok_or(PluginError::NotSigned)?, trust)?;
     let statement = Statement::parse(&signed.payload)?;
     let digest = PluginDigest(sha256(&signed.payload));
     let publishers = trust.authorise(&statement.predicate.name, digest, &signed.signers)?;
-    let validity = check_claims(&statement.predicate, now)?;
-    check_files(&files, &statement.files()?)?;
-    let mut take = |name: &'static str| files.remove(name).ok_or(PluginError::MissingFile { name });
-    let manifest = Manifest::parse(take(MANIFEST)?)?;
-    let component = take(COMPONENT)?.to_vec();
-    check_agreement(&manifest, &statement.predicate)?;
-    let (mut shaders, mut vectors) = (BTreeMap::new(), BTreeMap::new());
-    for (name, bytes) in files {
-        if let Some(plain) = name.strip_prefix(SHADERS) {
-            shaders.insert(plain.to_owned(), bytes.to_vec());
-        } else {
-            vectors.insert(name.strip_prefix(VECTORS).unwrap_or(&name).to_owned(), bytes.to_vec());
-        }
-    }
-    let shader = Shader::assemble(manifest.shader.as_ref(), &shaders)?;
     let publisher = *publishers.first().ok_or(PluginError::NotSigned)?;
-    let contents = Verified { manifest, digest, publisher, publishers, validity, component, shader, vectors };
+    let validity = check_claims(&statement.predicate, now)?;
+    let (manifest, shader) = check_contents(&parts, &statement)?;
+    let bytes = |name: &str| parts.files.get(name).map(|file| file.bytes.to_vec()).unwrap_or_default();
+    let contents = Verified {
+        manifest,
+        digest,
+        publisher,
+        publishers,
+        validity,
+        component: bytes(COMPONENT),
+        sbom: bytes(SBOM),
+        shader,
+        vectors: in_folder(&parts.files, VECTORS),
+    };
     Ok(VerifiedPlugin { contents: Arc::new(contents) })
 }
 
-/// Makes a package of `contents`, signed by `key`. The same arguments give the same bytes. The result is not verified
-/// against any host version or clock: a publisher may sign for the future.
-pub fn pack(
-    contents: &PackageContents,
-    validity: Validity,
-    key: &SigningKey,
-) -> Result<Vec<u8>, PluginError> {
-    if validity.expires <= validity.not_before {
-        let Validity { not_before, expires } = validity;
-        return Err(PluginError::EmptyValidity { not_before, expires });
-    }
-    let manifest = Manifest::parse(&contents.manifest)?;
-    let mut files = vec![
-        (MANIFEST.to_owned(), contents.manifest.as_slice()),
-        (COMPONENT.to_owned(), contents.component.as_slice()),
-    ];
-    files.extend(contents.shaders.iter().map(|(name, bytes)| (format!("{SHADERS}{name}"), bytes.as_slice())));
-    files.extend(contents.vectors.iter().map(|(name, bytes)| (format!("{VECTORS}{name}"), bytes.as_slice())));
-    if files.len() >= MAX_FILES {
-        return Err(PluginError::TooManyFiles { limit: MAX_FILES });
-    }
-    let mut signed = BTreeMap::new();
-    for (name, bytes) in &files {
-        check_size(name, bytes)?;
-        signed.insert(name.clone(), SignedFile { sha256: sha256(bytes), bytes: bytes.len() as u64 });
-    }
-    Shader::assemble(manifest.shader.as_ref(), &contents.shaders)?;
-    let payload = Statement::new(&manifest, validity.not_before, validity.expires, &signed).encode()?;
-    let sealed = envelope::seal(&payload, key)?;
-    check_size(ENVELOPE, &sealed)?;
-    files.insert(0, (ENVELOPE.to_owned(), &sealed));
-    let package = archive::write(&files);
-    if package.len() > MAX_PACKAGE_BYTES {
-        return Err(PluginError::PackageTooLarge { bytes: package.len(), limit: MAX_PACKAGE_BYTES });
-    }
-    Ok(package)
+/// What a statement says against what a package holds; also what somebody checks who signs a statement that others made.
+pub(crate) fn check_contents(
+    parts: &Parts<'_>,
+    statement: &Statement,
+) -> Result<(Manifest, Option<Shader>), PluginError> {
+    check_files(parts, &statement.files()?)?;
+    let file = |name: &'static str| parts.files.get(name).ok_or(PluginError::MissingFile { name });
+    let manifest = Manifest::parse(file(MANIFEST)?.bytes)?;
+    check_agreement(&manifest, &statement.predicate)?;
+    sbom::check(file(SBOM)?.bytes)?;
+    check_documents(&parts.documents, &Documents::of(&manifest, &parts.files, parts.envelope)?)?;
+    let shader = Shader::assemble(manifest.shader.as_ref(), &in_folder(&parts.files, SHADERS))?;
+    Ok((manifest, shader))
 }
 
-fn check_size(name: &str, bytes: &[u8]) -> Result<(), PluginError> {
-    let limit = archive::size_limit(name)?;
-    if bytes.len() > limit {
-        return Err(PluginError::FileTooLarge { name: name.to_owned(), bytes: bytes.len() as u64, limit });
-    }
-    Ok(())
+/// The files of a folder by plain name.
+pub(crate) fn in_folder(files: &Files<'_>, folder: &str) -> BTreeMap<String, Vec<u8>> {
+    let plain = |(name, file): (&String, &File<'_>)| {
+        Some((name.strip_prefix(folder)?.to_owned(), file.bytes.to_vec()))
+    };
+    files.iter().filter_map(plain).collect()
 }
 
 fn check_claims(claims: &Predicate, now: UnixSeconds) -> Result<Validity, PluginError> {
@@ -206,24 +175,38 @@ fn check_claims(claims: &Predicate, now: UnixSeconds) -> Result<Validity, Plugin
     Ok(validity)
 }
 
-fn check_files(
-    files: &BTreeMap<String, &[u8]>,
-    signed: &BTreeMap<&str, SignedFile>,
-) -> Result<(), PluginError> {
-    for (name, bytes) in files {
-        let file = signed.get(name.as_str()).ok_or_else(|| PluginError::Unsigned { name: name.clone() })?;
-        if file.bytes != bytes.len() as u64 {
-            let (signed, found) = (file.bytes, bytes.len() as u64);
-            return Err(PluginError::SizeMismatch { name: name.clone(), signed, found });
+fn check_files(parts: &Parts<'_>, signed: &BTreeMap<&str, SignedFile>) -> Result<(), PluginError> {
+    let image = parts.documents.image;
+    let image = (IMAGE_MANIFEST, File { bytes: image, digest: BlobDigest::of(image) });
+    for (name, found) in parts.files.iter().map(|(name, file)| (name.as_str(), *file)).chain([image]) {
+        let name = || name.to_owned();
+        let file = signed.get(name().as_str()).ok_or_else(|| PluginError::Unsigned { name: name() })?;
+        if file.bytes != found.bytes.len() as u64 {
+            let (signed, found) = (file.bytes, found.bytes.len() as u64);
+            return Err(PluginError::SizeMismatch { name: name(), signed, found });
         }
-        let found = sha256(bytes);
-        if found != file.sha256 {
-            let (signed, found) = (hex::encode(file.sha256), hex::encode(found));
-            return Err(PluginError::DigestMismatch { name: name.clone(), signed, found });
+        if found.digest.0 != file.sha256 {
+            let (signed, found) = (hex::encode(file.sha256), found.digest.hex());
+            return Err(PluginError::DigestMismatch { name: name(), signed, found });
         }
     }
-    match signed.keys().find(|name| !files.contains_key(**name)) {
+    match signed.keys().find(|name| **name != IMAGE_MANIFEST && !parts.files.contains_key(**name)) {
         Some(name) => Err(PluginError::SignedButMissing { name: (*name).to_owned() }),
+        None => Ok(()),
+    }
+}
+
+/// The documents that were found must be the ones that follow from the signed files.
+fn check_documents(found: &RawDocuments<'_>, expected: &Documents) -> Result<(), PluginError> {
+    let pairs = [
+        ("configuration", Some(found.config), Some(&expected.config)),
+        ("image manifest", Some(found.image), Some(&expected.image)),
+        ("manifest of files", Some(found.files), Some(&expected.files)),
+        ("signature's manifest", found.signature, expected.signature.as_ref()),
+        ("index.json", Some(found.index), Some(&expected.index)),
+    ];
+    match pairs.into_iter().find(|(_, found, expected)| *found != expected.map(Vec::as_slice)) {
+        Some((what, ..)) => Err(PluginError::NotCanonical { what }),
         None => Ok(()),
     }
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::archive::{SHADERS, is_shader_name};
 use crate::error::PluginError;
+use crate::files::{SHADERS, is_shader_name};
 
 /// Largest [`Tolerance::max_abs`] that a plugin may claim. Expert outputs are sums of the order of one; a wider claim would
 /// let any result pass.

@@ -1,4 +1,5 @@
-//! The in-toto statement (v1) that a publisher signs: every file with its digest, and what the package claims.
+//! The in-toto statement (v1) that a publisher signs: every file and the image manifest with their digests, and what the
+//! package claims.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,9 @@ use crate::manifest::{Limits, Manifest};
 use crate::version::Version;
 
 const TYPE: &str = "https://in-toto.io/Statement/v1";
-const PREDICATE_TYPE: &str = "urn:kvasir:plugin:v1";
+const PREDICATE_TYPE: &str = "urn:kvasir:plugin:v2";
+/// The subject that stands for the OCI image manifest, by whose digest registries know the plugin.
+pub const IMAGE_MANIFEST: &str = "image.manifest.json";
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,7 +63,7 @@ pub struct SignedFile {
 }
 
 impl Statement {
-    /// A statement on `files` (every file but the envelope).
+    /// A statement on `files`: every file, and the image manifest under [`IMAGE_MANIFEST`].
     pub fn new(
         manifest: &Manifest,
         not_before: UnixSeconds,
@@ -112,7 +115,7 @@ impl Statement {
 
     /// The signed files by name.
     pub fn files(&self) -> Result<BTreeMap<&str, SignedFile>, PluginError> {
-        if self.subject.len() > MAX_FILES {
+        if self.subject.len() > MAX_FILES + 1 {
             return Err(PluginError::TooManyFiles { limit: MAX_FILES });
         }
         let mut files = BTreeMap::new();

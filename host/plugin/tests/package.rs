@@ -3,45 +3,22 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use ed25519_dalek::{Signer as _, SigningKey};
 use kvasir_plugin::*;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
-const VALIDITY: Validity = Validity { not_before: UnixSeconds(NOW.0 - 10), expires: UnixSeconds(NOW.0 + 10) };
-const MANIFEST: &str = r#"schema = 1
-name = "kvasir:fixture"
-version = "1.2.3"
-kernel_revision = 4
-world = "kvasir:expert/expert-kernel@0.1.0"
-class = "exact"
-formats = ["Q4_K"]
-min_host = "0.1.0"
-license = "MIT"
-
-[limits]
-memory_bytes = 65536
-fuel_per_call = 1000
-rows_per_call = 16
-"#;
-
-fn key(seed: u8) -> SigningKey {
-    SigningKey::from_bytes(&[seed; 32])
-}
-
-fn trust(seeds: &[u8]) -> TrustStore {
-    let named =
-        |&seed: &u8| PublisherKey { key: key(seed).verifying_key(), name: Some(format!("publisher {seed}")) };
-    TrustStore::from_keys(seeds.iter().map(named)).unwrap()
-}
+#[path = "../../../tests/data/hostile-package/by_hand.rs"]
+#[allow(dead_code, unused_qualifications)] // Shared with the hostile corpus.
+mod by_hand;
+use by_hand::{
+    BILL, KERNEL, MANIFEST, NOW, Stages, VALIDITY, envelope, files, fixture, header, key, signature, tar,
+    trust,
+};
 
 fn contents() -> PackageContents {
     PackageContents {
         manifest: MANIFEST.into(),
-        component: b"\0asm component".to_vec(),
+        component: KERNEL.to_vec(),
         vectors: BTreeMap::from([
             ("b.vector".to_owned(), vec![1; 600]),
             ("a.vector".to_owned(), vec![2; 512]),
@@ -58,69 +35,12 @@ fn refusal(package: &[u8]) -> PluginError {
     verify(package, &trust(&[1]), NOW).unwrap_err()
 }
 
-// A tar of our own, so that the reader is not tested by its own writer.
-
-fn header(name: &[u8], size: usize, kind: u8) -> Vec<u8> {
-    let mut block = vec![0u8; 512];
-    let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
-    put(0, name);
-    put(100, b"0000644\x000000000\x000000000\0");
-    put(124, format!("{size:011o}").as_bytes());
-    put(136, b"00000000000\0        ");
-    put(156, &[kind]);
-    put(257, b"ustar\x0000");
-    put(329, b"0000000\x000000000\0");
-    let sum: u32 = block.iter().map(|&byte| u32::from(byte)).sum();
-    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    block
+fn unsigned() -> Stages {
+    Stages::unsigned(files())
 }
 
-fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut archive = Vec::new();
-    for (name, bytes) in files {
-        archive.extend(header(name.as_bytes(), bytes.len(), b'0'));
-        archive.extend_from_slice(bytes);
-        archive.resize(archive.len().next_multiple_of(512), 0);
-    }
-    archive.resize(archive.len() + 1024, 0);
-    archive
-}
-
-const FILES: [(&str, &[u8]); 2] = [("plugin.toml", MANIFEST.as_bytes()), ("kernel.wasm", b"\0asm component")];
-
-/// A statement on `FILES`.
 fn statement() -> Value {
-    let subject: Vec<Value> = FILES
-        .iter()
-        .map(|(name, bytes)| json!({"name": name, "digest": {"sha256": hex::encode(Sha256::digest(bytes))}}))
-        .collect();
-    let sizes: BTreeMap<&str, usize> = FILES.iter().map(|(name, bytes)| (*name, bytes.len())).collect();
-    json!({
-        "_type": "https://in-toto.io/Statement/v1",
-        "subject": subject,
-        "predicateType": "urn:kvasir:plugin:v1",
-        "predicate": {
-            "name": "kvasir:fixture", "version": "1.2.3", "kernel_revision": 4,
-            "not_before": VALIDITY.not_before.0, "expires": VALIDITY.expires.0, "min_host": "0.1.0",
-            "limits": {"memory_bytes": 65536, "fuel_per_call": 1000, "rows_per_call": 16},
-            "sizes": sizes,
-        },
-    })
-}
-
-fn signature(payload: &[u8], signer: &SigningKey) -> String {
-    let mut message = format!("DSSEv1 28 application/vnd.in-toto+json {} ", payload.len()).into_bytes();
-    message.extend_from_slice(payload);
-    let id = hex::encode(Sha256::digest(signer.verifying_key().as_bytes()));
-    let signature = STANDARD.encode(signer.sign(&message).to_bytes());
-    format!(r#"{{"scheme":"ed25519","keyid":"{id}","sig":"{signature}"}}"#)
-}
-
-fn envelope(payload: &[u8], signatures: &[String]) -> String {
-    let (body, signatures) = (STANDARD.encode(payload), signatures.join(","));
-    format!(
-        r#"{{"payloadType":"application/vnd.in-toto+json","payload":"{body}","signatures":[{signatures}]}}"#
-    )
+    unsigned().statement()
 }
 
 fn sealed(statement: &Value) -> String {
@@ -129,14 +49,17 @@ fn sealed(statement: &Value) -> String {
 }
 
 fn with_envelope(envelope: &str) -> Vec<u8> {
-    tar(&[&[("statement.dsse.json", envelope.as_bytes())], &FILES[..]].concat())
+    unsigned().with_envelope(envelope.as_bytes()).package()
 }
 
 /// The package with a statement changed by `change` and signed again.
 fn stating(change: impl FnOnce(&mut Value)) -> Vec<u8> {
-    let mut statement = statement();
-    change(&mut statement);
-    with_envelope(&sealed(&statement))
+    unsigned().signed(&[1], change).package()
+}
+
+fn named(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let owned: Vec<_> = entries.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
+    tar(&owned)
 }
 
 #[test]
@@ -144,7 +67,7 @@ fn what_is_packed_is_verified() {
     let package = packed();
     let plugin = verify(&package, &trust(&[1, 2]), NOW).unwrap();
     assert_eq!((plugin.name(), plugin.version().to_string().as_str()), ("kvasir:fixture", "1.2.3"));
-    assert_eq!(plugin.publisher(), KeyId::of(&key(1).verifying_key()));
+    assert_eq!(plugin.publisher(), by_hand::id(1));
     assert_eq!(plugin.component(), contents().component);
     assert_eq!(*plugin.vectors(), contents().vectors);
     assert_eq!(plugin.validity(), VALIDITY);
@@ -204,7 +127,7 @@ fn validity_begins_and_ends() {
 
 #[test]
 fn publishers_must_be_trusted() {
-    let id = KeyId::of(&key(1).verifying_key());
+    let id = by_hand::id(1);
     let unknown = verify(&packed(), &trust(&[2, 3]), NOW).unwrap_err();
     assert_eq!(unknown, PluginError::UnknownPublisher { found: id.to_string(), trusted: 2 });
     assert!(matches!(
@@ -213,8 +136,7 @@ fn publishers_must_be_trusted() {
     ));
     // Signed by the right key id with another key.
     let payload = serde_json::to_vec(&statement()).unwrap();
-    let forged = signature(&payload, &key(2))
-        .replace(&KeyId::of(&key(2).verifying_key()).to_string(), &id.to_string());
+    let forged = signature(&payload, &key(2)).replace(&by_hand::id(2).to_string(), &id.to_string());
     assert_eq!(
         refusal(&with_envelope(&envelope(&payload, &[forged]))),
         PluginError::BadSignature { key: id }
@@ -229,13 +151,13 @@ fn several_signatures_count_by_key() {
     let package = |signatures: &[String]| with_envelope(&envelope(&payload, signatures));
     // An unknown key beside a known one: a publisher that changes keys.
     let plugin = verify(&package(&[sign(9), sign(1)]), &trust(&[1]), NOW).unwrap();
-    assert_eq!(plugin.publisher(), KeyId::of(&key(1).verifying_key()));
-    let id = KeyId::of(&key(1).verifying_key());
+    assert_eq!(plugin.publisher(), by_hand::id(1));
+    let id = by_hand::id(1);
     assert_eq!(refusal(&package(&[sign(1), sign(1)])), PluginError::DuplicateKey { key: id });
     // A trusted key whose signature does not hold condemns the package, whoever else signed.
     let broken = signature(b"another payload", &key(2));
     let error = verify(&package(&[sign(1), broken]), &trust(&[1, 2]), NOW).unwrap_err();
-    assert_eq!(error, PluginError::BadSignature { key: KeyId::of(&key(2).verifying_key()) });
+    assert_eq!(error, PluginError::BadSignature { key: by_hand::id(2) });
     let many: Vec<String> = (1..=MAX_SIGNATURES as u8 + 1).map(sign).collect();
     let (count, limit) = (MAX_SIGNATURES + 1, MAX_SIGNATURES);
     assert_eq!(refusal(&package(&many)), PluginError::TooManySignatures { count, limit });
@@ -298,35 +220,44 @@ fn old_hosts_are_told() {
 #[test]
 fn files_and_statement_must_match() {
     let name = |name: &str| name.to_owned();
-    let (good, envelope) = (statement(), sealed(&statement()));
-    let package =
-        |files: &[(&str, &[u8])]| tar(&[&[("statement.dsse.json", envelope.as_bytes())], files].concat());
-    let [manifest, kernel] = FILES;
+    let good = unsigned();
+    let sealed = sealed(&good.statement());
+    let with = |change: fn(&mut BTreeMap<String, Vec<u8>>)| {
+        let mut files = files();
+        change(&mut files);
+        Stages::unsigned(files).with_envelope(sealed.as_bytes()).package()
+    };
     assert_eq!(
-        refusal(&package(&[manifest, ("kernel.wasm", b"\0asm Component")])),
+        refusal(&with(|files| files.get_mut("kernel.wasm").unwrap()[5] = b'C')),
         PluginError::DigestMismatch {
             name: name("kernel.wasm"),
-            signed: good["subject"][1]["digest"]["sha256"].as_str().unwrap().to_owned(),
-            found: hex::encode(Sha256::digest(b"\0asm Component")),
+            signed: by_hand::hex(KERNEL),
+            found: by_hand::hex(b"\0asm Component"),
         }
     );
     assert_eq!(
-        refusal(&package(&[manifest, ("kernel.wasm", b"\0asm")])),
+        refusal(&with(|files| files.get_mut("kernel.wasm").unwrap().truncate(4))),
         PluginError::SizeMismatch { name: name("kernel.wasm"), signed: 14, found: 4 }
     );
-    assert_eq!(refusal(&package(&[manifest])), PluginError::SignedButMissing { name: name("kernel.wasm") });
     assert_eq!(
-        refusal(&package(&[manifest, kernel, ("vectors/x", b"")])),
+        refusal(&with(|files| drop(files.remove("sbom.cdx.json")))),
+        PluginError::SignedButMissing { name: name("sbom.cdx.json") }
+    );
+    assert_eq!(
+        refusal(&with(|files| drop(files.insert("vectors/x".to_owned(), Vec::new())))),
         PluginError::Unsigned { name: name("vectors/x") }
     );
-    // A statement that signs too little.
-    let less = stating(|s| {
-        s["subject"].as_array_mut().unwrap().pop();
-        s["predicate"]["sizes"].as_object_mut().unwrap().remove("kernel.wasm");
-    });
-    assert_eq!(refusal(&less), PluginError::Unsigned { name: name("kernel.wasm") });
-    assert_eq!(refusal(&tar(&FILES)), PluginError::MissingFile { name: "statement.dsse.json" });
-    assert_eq!(refusal(&tar(&[])), PluginError::MissingFile { name: "statement.dsse.json" });
+    for left_out in ["kernel.wasm", "image.manifest.json"] {
+        // A statement that signs too little.
+        let less = stating(|s| {
+            let subject = s["subject"].as_array_mut().unwrap();
+            subject.retain(|subject| subject["name"] != left_out);
+            s["predicate"]["sizes"].as_object_mut().unwrap().remove(left_out);
+        });
+        assert_eq!(refusal(&less), PluginError::Unsigned { name: name(left_out) });
+    }
+    assert_eq!(refusal(&good.package()), PluginError::NotSigned);
+    assert_eq!(refusal(&tar(&[])), PluginError::MissingFile { name: "oci-layout" });
     for (field, value) in [
         ("name", json!("kvasir:other")),
         ("version", json!("1.2.4")),
@@ -340,6 +271,127 @@ fn files_and_statement_must_match() {
             "{field}: {error}"
         );
     }
+}
+
+#[test]
+fn a_bill_of_materials_must_be_there_and_be_one() {
+    let mut lacking = files();
+    lacking.remove("sbom.cdx.json");
+    let lacking = Stages::unsigned(lacking).signed(&[1], |_| ()).package();
+    assert_eq!(refusal(&lacking), PluginError::MissingFile { name: "sbom.cdx.json" });
+    for text in
+        ["", "[]", "{\"bomFormat\":\"SPDX\",\"specVersion\":\"1.6\"}", "{\"bomFormat\":\"CycloneDX\"}"]
+    {
+        let mut files = files();
+        files.insert("sbom.cdx.json".to_owned(), text.as_bytes().to_vec());
+        let package = Stages::unsigned(files).signed(&[1], |_| ()).package();
+        assert!(matches!(refusal(&package), PluginError::Sbom { .. }), "{text}");
+        let contents = PackageContents { sbom: text.as_bytes().to_vec(), ..contents() };
+        assert_eq!(pack(&contents, VALIDITY, &key(1)).is_err(), !text.is_empty(), "{text}");
+    }
+    // One is written where there is none; one's own is carried as it is.
+    let plugin = verify(&packed(), &trust(&[1]), NOW).unwrap();
+    let bill: Value = serde_json::from_slice(plugin.sbom()).unwrap();
+    assert_eq!(bill["components"].as_array().unwrap().len(), 4);
+    let own = pack(&PackageContents { sbom: BILL.to_vec(), ..contents() }, VALIDITY, &key(1)).unwrap();
+    assert_eq!(verify(&own, &trust(&[1]), NOW).unwrap().sbom(), BILL);
+}
+
+#[test]
+fn packing_and_signing_apart_gives_the_same_bytes() {
+    let unsigned = pack_unsigned(&contents()).unwrap();
+    assert_eq!(refusal(&unsigned), PluginError::NotSigned);
+    assert_eq!(add_signature(&unsigned, &key(1)), Err(PluginError::NotSigned));
+    let signed = sign(&unsigned, VALIDITY, &key(1)).unwrap();
+    assert_eq!(signed, packed());
+    assert_eq!(sign(&signed, VALIDITY, &key(1)), Err(PluginError::AlreadySigned));
+    assert_eq!(add_signature(&signed, &key(1)), Err(PluginError::DuplicateKey { key: by_hand::id(1) }));
+    // In whatever order several sign.
+    let both = add_signature(&signed, &key(2)).unwrap();
+    let other = add_signature(&pack(&contents(), VALIDITY, &key(2)).unwrap(), &key(1)).unwrap();
+    assert_eq!(both, other);
+    let plugin = verify(&both, &trust(&[1, 2]), NOW).unwrap();
+    assert_eq!(*plugin.publishers(), [by_hand::id(1), by_hand::id(2)].into());
+    assert_eq!(plugin.digest(), verify(&signed, &trust(&[1]), NOW).unwrap().digest());
+    // Nobody signs a statement that does not fit.
+    let misfit = stating(|s| s["predicate"]["version"] = json!("9.9.9"));
+    assert!(matches!(add_signature(&misfit, &key(2)), Err(PluginError::Disagreement { .. })));
+    let mut full = signed;
+    for seed in 2..=MAX_SIGNATURES as u8 {
+        full = add_signature(&full, &key(seed)).unwrap();
+    }
+    assert!(matches!(add_signature(&full, &key(99)), Err(PluginError::TooManySignatures { .. })));
+}
+
+#[test]
+fn a_layout_is_taken_apart_and_put_together() {
+    let package = packed();
+    let layout = layout::Layout::from_package(&package).unwrap();
+    assert_eq!(layout.to_package(), package);
+    let manifests = layout.manifests().unwrap();
+    let again = layout::Layout::assemble(layout.blobs.clone(), manifests).unwrap();
+    assert_eq!(again, layout);
+    // The image is what other tools carry: a configuration and one layer, the component.
+    let named = layout.named_by(&manifests.image).unwrap();
+    assert_eq!(named.len(), 2);
+    assert!(named.contains(&BlobDigest::of(KERNEL)));
+    let all: Vec<BlobDigest> = [manifests.image, manifests.files, manifests.signature.unwrap()].into();
+    let reached: std::collections::BTreeSet<BlobDigest> =
+        all.iter().flat_map(|manifest| layout.named_by(manifest).unwrap()).chain(all.clone()).collect();
+    assert_eq!(reached, layout.blobs.keys().copied().collect());
+    let unsigned = layout::Layout::from_package(&pack_unsigned(&contents()).unwrap()).unwrap();
+    assert_eq!(unsigned.manifests().unwrap().signature, None);
+}
+
+#[test]
+fn documents_must_be_those_of_the_files() {
+    let fixture = fixture();
+    let changed = |what: &str, change: &dyn Fn(&mut Stages)| {
+        let mut stages = fixture.clone();
+        change(&mut stages);
+        let error = refusal(&stages.package());
+        (what.to_owned(), error)
+    };
+    let text = |bytes: &[u8], from: &str, to: &str| {
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        assert!(text.contains(from), "{from} is not in {text}");
+        text.replacen(from, to, 1).into_bytes()
+    };
+    // Another type for the same bytes.
+    let (_, error) = changed("media type", &|stages| {
+        stages.list = text(&stages.list, "application/toml", "text/plain");
+        stages.index = by_hand::index(&stages.image, &stages.list, stages.signature.as_deref());
+    });
+    assert_eq!(error, PluginError::NotCanonical { what: "manifest of files" });
+    let (_, error) = changed("space", &|stages| stages.index = text(&stages.index, "{", "{ "));
+    assert_eq!(error, PluginError::NotCanonical { what: "index.json" });
+    let (_, error) = changed("unknown field", &|stages| {
+        stages.index = text(&stages.index, "{", "{\"more\":1,");
+    });
+    assert!(matches!(error, PluginError::Oci { what: "index.json", .. }), "{error}");
+    let (_, error) = changed("field twice", &|stages| {
+        stages.index = text(&stages.index, "{", "{\"schemaVersion\":2,");
+    });
+    assert!(matches!(error, PluginError::Oci { what: "index.json", .. }), "{error}");
+    let (_, error) = changed("size", &|stages| {
+        let size = format!("\"size\":{}", stages.image.len());
+        stages.index = text(&stages.index, &size, "\"size\":7");
+    });
+    assert!(matches!(error, PluginError::BlobSize { by: "index.json", said: 7, .. }), "{error}");
+    let (_, error) = changed("stray", &|stages| stages.stray.push(b"stray".to_vec()));
+    assert_eq!(error, PluginError::BlobStray { digest: BlobDigest::of(b"stray") });
+    let mut entries = fixture.entries();
+    let (name, bytes) = entries.last_mut().unwrap();
+    bytes[0] ^= 1;
+    let found = BlobDigest::of(bytes);
+    let name = BlobDigest::parse(&name.replace("blobs/sha256/", "sha256:")).unwrap();
+    assert_eq!(refusal(&tar(&entries)), PluginError::BlobAltered { name, found });
+    let mut entries = fixture.entries();
+    entries.pop();
+    assert!(matches!(refusal(&tar(&entries)), PluginError::BlobMissing { .. }));
+    let mut entries = fixture.entries();
+    entries[0].1.push(b' ');
+    assert!(matches!(refusal(&tar(&entries)), PluginError::Oci { what: "oci-layout", .. }));
 }
 
 #[test]
@@ -357,19 +409,19 @@ fn archives_hold_plain_files_alone() {
         (0, "of an unknown kind"),
         (b'7', "of an unknown kind"),
     ] {
-        let error = refusal(&entry(b"kernel.wasm", kind));
-        assert_eq!(error, PluginError::NotAPlainFile { name: "kernel.wasm".to_owned(), kind: text });
+        let error = refusal(&entry(b"index.json", kind));
+        assert_eq!(error, PluginError::NotAPlainFile { name: "index.json".to_owned(), kind: text });
     }
     for name in [
-        &b"../kernel.wasm"[..],
+        &b"../index.json"[..],
         b"/etc/passwd",
-        b"vectors/../kernel.wasm",
-        b"vectors//x",
-        b"vectors/",
-        b"./kernel.wasm",
-        b"vectors\\x",
+        b"blobs/../index.json",
+        b"blobs//x",
+        b"blobs/",
+        b"./index.json",
+        b"blobs\\x",
         b"C:x",
-        b"kernel.wasm\x1b",
+        b"index.json\x1b",
         b"",
         b"\xff\xfe",
         &[b'a'; 100],
@@ -377,8 +429,28 @@ fn archives_hold_plain_files_alone() {
         let error = refusal(&entry(name, b'0'));
         assert!(matches!(error, PluginError::UnsafePath { .. }), "{name:?}: {error:?}");
     }
+    let upper = format!("blobs/sha256/{}", "A".repeat(64));
     for name in [
         "README.md",
+        "blobs/sha256",
+        "blobs/sha256/00",
+        "blobs/sha512/00",
+        "Index.json",
+        "plugin.toml",
+        &upper,
+    ] {
+        let error = refusal(&named(&[(name, b"")]));
+        assert_eq!(error, PluginError::UnexpectedEntry { name: name.to_owned() });
+    }
+}
+
+#[test]
+fn layers_have_names_that_the_format_knows() {
+    for name in [
+        "README.md",
+        "../plugin.toml",
+        "/etc/passwd",
+        "vectors/../../x",
         "shaders/x.spv",
         "shaders/deep/x.wgsl",
         "shaders/.wgsl",
@@ -386,34 +458,41 @@ fn archives_hold_plain_files_alone() {
         "vectors/.hidden",
         "Kernel.wasm",
     ] {
-        let error = refusal(&tar(&[(name, b"")]));
-        assert_eq!(error, PluginError::UnexpectedFile { name: name.to_owned() });
+        let mut files = files();
+        files.insert(name.to_owned(), b"x".to_vec());
+        let package = Stages::unsigned(files).signed(&[1], |_| ()).package();
+        assert_eq!(refusal(&package), PluginError::UnexpectedFile { name: name.to_owned() });
     }
+    // The component once more, among the other files.
+    let mut stages = unsigned();
+    let layers = [("kernel.wasm", KERNEL), ("plugin.toml", MANIFEST.as_bytes()), ("sbom.cdx.json", BILL)]
+        .map(|(name, bytes)| by_hand::layer(name, bytes));
+    stages.list = by_hand::referrer(layout::FILES_TYPE, &layers.join(","), &stages.image);
+    let package = stages.signed(&[1], |_| ()).package();
+    assert_eq!(refusal(&package), PluginError::DuplicateFile { name: "kernel.wasm".to_owned() });
 }
 
 #[test]
 fn archives_are_canonical() {
-    let envelope = sealed(&statement());
-    let sealed = ("statement.dsse.json", envelope.as_bytes());
-    let [manifest, kernel] = FILES;
-    let name = |name: &str| name.to_owned();
-    let twice = tar(&[sealed, manifest, kernel, kernel]);
-    assert_eq!(refusal(&twice), PluginError::DuplicateFile { name: name("kernel.wasm") });
-    let twice_apart = tar(&[sealed, manifest, kernel, manifest]);
-    assert_eq!(refusal(&twice_apart), PluginError::DuplicateFile { name: name("plugin.toml") });
-    assert_eq!(
-        refusal(&tar(&[manifest, sealed])),
-        PluginError::OutOfOrder { name: name("statement.dsse.json") }
-    );
+    let good = fixture().entries();
+    let name = |index: usize| good[index].0.clone();
+    let in_order = |order: &[usize]| {
+        let entries: Vec<_> = order.iter().map(|&index| good[index].clone()).collect();
+        refusal(&tar(&entries))
+    };
+    assert_eq!(in_order(&[0, 1, 2, 2]), PluginError::DuplicateFile { name: name(2) });
+    assert_eq!(in_order(&[0, 1, 2, 3, 1]), PluginError::DuplicateFile { name: name(1) });
+    assert_eq!(in_order(&[1, 0]), PluginError::OutOfOrder { name: name(0) });
+    assert_eq!(in_order(&[0, 1, 3, 2]), PluginError::OutOfOrder { name: name(2) });
     // A mode that differs, with the checksum of the header as it stands.
-    let good = tar(&[sealed, manifest, kernel]);
+    let good = fixture().package();
     let mut executable = good.clone();
     executable[104] = b'7';
     assert_eq!(refusal(&executable), PluginError::HeaderNotCanonical { offset: 104 });
     let mut size = good.clone();
     size[124] = b'9';
     assert_eq!(refusal(&size), PluginError::HeaderNotCanonical { offset: 124 });
-    let mut padding = tar(&[("plugin.toml", b"x")]);
+    let mut padding = named(&[("oci-layout", b"x")]);
     padding[600] = 1;
     assert_eq!(refusal(&padding), PluginError::StrayBytes { offset: 600 });
     let mut end = tar(&[]);
@@ -426,12 +505,11 @@ fn sizes_are_limited() {
     let too_large = vec![0; MAX_PACKAGE_BYTES + 1];
     let (bytes, limit) = (MAX_PACKAGE_BYTES + 1, MAX_PACKAGE_BYTES);
     assert_eq!(refusal(&too_large), PluginError::PackageTooLarge { bytes, limit });
+    let blob = format!("blobs/sha256/{}", "0".repeat(64));
     for (name, limit) in [
-        ("statement.dsse.json", MAX_ENVELOPE_BYTES),
-        ("plugin.toml", MAX_MANIFEST_BYTES),
-        ("kernel.wasm", MAX_COMPONENT_BYTES),
-        ("shaders/x.wgsl", MAX_SHADER_BYTES),
-        ("vectors/x", MAX_VECTOR_BYTES),
+        ("oci-layout", MAX_OCI_LAYOUT_BYTES),
+        ("index.json", MAX_INDEX_BYTES),
+        (blob.as_str(), MAX_BLOB_BYTES),
     ] {
         // The size in the header is refused; there need not be so many bytes.
         let error = refusal(&header(name.as_bytes(), limit + 1, b'0'));
@@ -440,23 +518,54 @@ fn sizes_are_limited() {
             PluginError::FileTooLarge { name: name.to_owned(), bytes: limit as u64 + 1, limit }
         );
     }
+    for (name, limit) in [
+        ("plugin.toml", MAX_MANIFEST_BYTES),
+        ("kernel.wasm", MAX_COMPONENT_BYTES),
+        ("sbom.cdx.json", MAX_SBOM_BYTES),
+        ("shaders/x.wgsl", MAX_SHADER_BYTES),
+    ] {
+        let mut files = files();
+        files.insert(name.to_owned(), vec![b' '; limit + 1]);
+        let error = refusal(&Stages::unsigned(files).package());
+        assert_eq!(
+            error,
+            PluginError::FileTooLarge { name: name.to_owned(), bytes: limit as u64 + 1, limit }
+        );
+    }
+    let large = vec![b' '; MAX_ENVELOPE_BYTES + 1];
+    let error = refusal(&unsigned().with_envelope(&large).package());
+    assert!(matches!(error, PluginError::FileTooLarge { limit: MAX_ENVELOPE_BYTES, .. }), "{error}");
+    let mut document = unsigned();
+    document.list.resize(MAX_OCI_DOCUMENT_BYTES + 1, b' ');
+    document.index = by_hand::index(&document.image, &document.list, None);
+    let error = refusal(&document.package());
+    assert!(matches!(error, PluginError::FileTooLarge { limit: MAX_OCI_DOCUMENT_BYTES, .. }), "{error}");
     let vectors = |count: usize| PackageContents {
-        vectors: (0..count).map(|index| (format!("{index:03}"), Vec::new())).collect(),
+        vectors: (0..count).map(|index| (format!("{index:03}"), vec![index as u8])).collect(),
         ..contents()
     };
-    // Statement, manifest and component are files too.
+    // Manifest, component and bill of materials are files too.
     let most = pack(&vectors(MAX_FILES - 3), VALIDITY, &key(1)).unwrap();
     verify(&most, &trust(&[1]), NOW).unwrap();
     let error = pack(&vectors(MAX_FILES - 2), VALIDITY, &key(1)).unwrap_err();
     assert_eq!(error, PluginError::TooManyFiles { limit: MAX_FILES });
-    let names: Vec<String> = (0..MAX_FILES).map(|index| format!("vectors/{index:03}")).collect();
-    let mut files: Vec<(&str, &[u8])> = vec![("statement.dsse.json", b"")];
-    files.extend(names.iter().map(|name| (name.as_str(), &b""[..])));
-    assert_eq!(refusal(&tar(&files)), PluginError::TooManyFiles { limit: MAX_FILES });
+    let mut many = files();
+    many.extend((0..MAX_FILES - 2).map(|index| (format!("vectors/{index}"), vec![])));
+    assert_eq!(refusal(&Stages::unsigned(many).package()), PluginError::TooManyFiles { limit: MAX_FILES });
+    let mut names: Vec<String> = (0..MAX_ENTRIES).map(|index| format!("blobs/sha256/{index:064}")).collect();
+    names.splice(0..0, ["oci-layout".to_owned(), "index.json".to_owned()]);
+    let entries: Vec<(String, Vec<u8>)> = names.into_iter().map(|name| (name, Vec::new())).collect();
+    assert_eq!(refusal(&tar(&entries)), PluginError::TooManyEntries { limit: MAX_ENTRIES });
+    // One blob under many names: a small package of many bytes.
+    let mut bomb = files();
+    bomb.extend((0..5).map(|index| (format!("vectors/{index}"), vec![0; MAX_VECTOR_BYTES])));
+    let bomb = Stages::unsigned(bomb).package();
+    assert!(bomb.len() < MAX_VECTOR_BYTES + 65_536);
+    assert_eq!(refusal(&bomb), PluginError::UnpackedTooLarge { limit: MAX_PACKAGE_BYTES });
     let large = PackageContents { component: vec![0; MAX_COMPONENT_BYTES + 1], ..contents() };
     assert!(matches!(pack(&large, VALIDITY, &key(1)), Err(PluginError::FileTooLarge { .. })));
     let many_large = PackageContents {
-        vectors: (0..5).map(|index| (format!("{index}"), vec![0; MAX_VECTOR_BYTES])).collect(),
+        vectors: (0..4).map(|index| (format!("{index}"), vec![index; MAX_VECTOR_BYTES - 4096])).collect(),
         ..contents()
     };
     assert!(matches!(pack(&many_large, VALIDITY, &key(1)), Err(PluginError::PackageTooLarge { .. })));

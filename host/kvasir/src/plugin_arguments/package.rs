@@ -1,4 +1,4 @@
-//! What is said of packages: pack, sign, check, look into, carry.
+//! What is said of packages: pack, unpack, sign, check, look into, carry.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,26 @@ use kvasir_operate::settings::Settings;
 
 #[derive(Subcommand)]
 pub enum PackageCommand {
-    /// Pack and sign a folder that holds plugin.toml, kernel.wasm, vectors/ and perhaps shaders/.
+    /// Pack a kernel's folder: plugin.toml, build/kernel.wasm, vectors/, perhaps shaders/ and sbom.cdx.json.
     #[command(
-        after_help = "Example:\n  kvasir plugin pack my-kernel --key publisher.key --out my-kernel-0.1.0.kvp"
+        after_help = "The kernel must agree with its golden vectors. Without --key the package is not signed.\n\n\
+                      Example:\n  kvasir plugin pack my-kernel --key publisher.key --out my-kernel-0.1.0.kvp"
     )]
     Pack(PackArguments),
+    /// Write a package's files into a folder, from which `pack` makes the same package again. Verifies nothing.
+    #[command(after_help = "Example:\n  kvasir plugin unpack my-kernel-0.1.0.kvp my-kernel")]
+    Unpack {
+        /// Package to take apart.
+        package: PathBuf,
+        /// Folder to write to, new or empty; <name>-<version> where none is named.
+        folder: Option<PathBuf>,
+    },
+    /// Sign a kernel's folder, which makes its package, or add a signature to a package.
+    #[command(
+        after_help = "The key is one's own publisher key, made if there is none, unless --key names another.\n\n\
+                      Example:\n  kvasir plugin sign my-kernel\n  kvasir plugin sign my-kernel-0.1.0.kvp --key second.key"
+    )]
+    Sign(SignArguments),
     /// Check a package's signature and digests against the trusted publishers, then run its golden vectors.
     #[command(after_help = "Example:\n  kvasir plugin verify my-kernel-0.1.0.kvp")]
     Verify {
@@ -22,18 +37,45 @@ pub enum PackageCommand {
         #[arg(long, env = "KVASIR_TRUST")]
         trust: Option<PathBuf>,
     },
+    /// Show what a package holds and asks for. Verifies nothing and runs nothing.
+    #[command(after_help = "Example:\n  kvasir plugin inspect my-kernel-0.1.0.kvp")]
+    Inspect {
+        /// Package; the installed one where none is named.
+        package: Option<PathBuf>,
+    },
 }
 
 #[derive(Args)]
 pub struct PackArguments {
+    /// The kernel's folder.
+    #[arg(default_value = ".")]
     pub folder: PathBuf,
-    /// Secret key file of the publisher.
+    /// Secret key file of the publisher, to sign at once.
     #[arg(long)]
-    pub key: PathBuf,
-    /// Package to write.
+    pub key: Option<PathBuf>,
+    /// Package to write; <name>-<version>.kvp in the folder where none is named.
     #[arg(long)]
-    pub out: PathBuf,
+    pub out: Option<PathBuf>,
     /// Days until the signature expires.
+    #[arg(long, default_value_t = 365)]
+    pub days: u32,
+    /// Replace the file that is there although it is no package.
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Args)]
+pub struct SignArguments {
+    /// The kernel's folder, or a package.
+    #[arg(default_value = ".", value_name = "FOLDER|PACKAGE")]
+    pub target: PathBuf,
+    /// Secret key file; one's own publisher key where none is named.
+    #[arg(long)]
+    pub key: Option<PathBuf>,
+    /// Package to write; <name>-<version>.kvp in the folder, or the package itself, where none is named.
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Days until the signature expires; a signature that is added keeps the first one's.
     #[arg(long, default_value_t = 365)]
     pub days: u32,
     /// Replace the file that is there although it is no package.
@@ -43,17 +85,36 @@ pub struct PackArguments {
 
 pub fn run(settings: &Settings, command: &PackageCommand, json: bool) -> anyhow::Result<()> {
     match command {
-        PackageCommand::Pack(options) => operate::plugin_tool::pack(&options.into(), json),
+        PackageCommand::Pack(options) => operate::plugin_pack::pack(&options.into(), json),
+        PackageCommand::Unpack { package, folder } => {
+            operate::plugin_pack::unpack(package, folder.as_deref(), json)
+        }
+        PackageCommand::Sign(options) => operate::plugin_sign::sign(settings, &options.into(), json),
         PackageCommand::Verify { package, trust } => {
-            operate::plugin_tool::verify(settings, package.as_deref(), trust.as_deref(), json)
+            operate::plugin_check::verify(settings, package.as_deref(), trust.as_deref(), json)
+        }
+        PackageCommand::Inspect { package } => {
+            operate::plugin_inspect::command(settings, package.as_deref(), json)
         }
     }
 }
 
-impl From<&PackArguments> for operate::plugin_tool::PackOptions {
+impl From<&PackArguments> for operate::plugin_pack::PackOptions {
     fn from(arguments: &PackArguments) -> Self {
-        operate::plugin_tool::PackOptions {
+        operate::plugin_pack::PackOptions {
             folder: arguments.folder.clone(),
+            key: arguments.key.clone(),
+            out: arguments.out.clone(),
+            days: arguments.days,
+            force: arguments.force,
+        }
+    }
+}
+
+impl From<&SignArguments> for operate::plugin_sign::SignOptions {
+    fn from(arguments: &SignArguments) -> Self {
+        operate::plugin_sign::SignOptions {
+            target: arguments.target.clone(),
             key: arguments.key.clone(),
             out: arguments.out.clone(),
             days: arguments.days,

@@ -1,0 +1,198 @@
+//! `kvasir plugin pack` and `unpack`: between a folder and a package.
+//!
+//! The folder of a kernel holds `plugin.toml`, the component as `build/kernel.wasm` (or `kernel.wasm`), `vectors/`, `shaders/`
+//! where the manifest names a shader, and perhaps `sbom.cdx.json`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kvasir_plugin::{Manifest, PackageContents, PublisherKey, TrustStore, Unverified, VerifiedPlugin};
+use kvasir_wire::key::SecretKey;
+use serde_json::json;
+
+use crate::files::{self, Replaceable};
+use crate::local::PACKAGE_BYTES_MAX;
+use crate::plugin_check::{self, Proven, checked_text, shader_object};
+use crate::plugin_tool::{read, read_folder};
+use crate::{key_file, output, setup};
+
+/// Where a folder's component is looked for, in this order.
+const COMPONENTS: [&str; 2] = ["build/kernel.wasm", "kernel.wasm"];
+
+/// What `kvasir plugin pack` may be told.
+pub struct PackOptions {
+    /// The folder of a kernel.
+    pub folder: PathBuf,
+    /// Secret key file of the publisher; without it the package is not signed.
+    pub key: Option<PathBuf>,
+    /// Package to write; `<name>-<version>.kvp` in the folder where none is named.
+    pub out: Option<PathBuf>,
+    /// Days until the signature expires.
+    pub days: u32,
+    /// Replace a file that is no package.
+    pub force: bool,
+}
+
+/// A folder that was read, and what came of its checks.
+pub(crate) struct Checked {
+    pub contents: PackageContents,
+    pub plugin: VerifiedPlugin,
+    pub proven: Proven,
+}
+
+/// `kvasir plugin pack`: the folder as a package, after the checks that `verify` makes; signed if a key is named.
+///
+/// # Errors
+/// Where a file is missing, the manifest is malformed, or the kernel fails its own vectors; nothing is written then.
+pub fn pack(options: &PackOptions, json: bool) -> Result<()> {
+    let PackOptions { folder, days, .. } = options;
+    let key = options.key.as_deref().map(key_file::load).transpose()?;
+    let Folder { contents, inputs } = Folder::read(folder)?;
+    let out = match &options.out {
+        Some(out) => out.clone(),
+        None => folder.join(file_name(&contents)?),
+    };
+    let inputs: Vec<&Path> = inputs.iter().chain(&options.key).map(PathBuf::as_path).collect();
+    writable(&out, &inputs, options.force)?;
+    let unfit = || format!("{} cannot be packed", folder.display());
+    let checked = check(contents, setup::validity(u64::from(*days))).with_context(unfit)?;
+    let package = match &key {
+        Some(key) => {
+            kvasir_plugin::pack(&checked.contents, setup::validity(u64::from(*days)), key.signing_key())
+        }
+        None => kvasir_plugin::pack_unsigned(&checked.contents),
+    };
+    let package = package.with_context(unfit)?;
+    files::write_whole(&out, &package)?;
+    let (plugin, proven) = (&checked.plugin, &checked.proven);
+    if json {
+        output::object(&json!({
+            "package": out.display().to_string(), "bytes": package.len(),
+            "publisher": key.as_ref().map(|key| key.public().to_string()),
+            "plugin": key.as_ref().map(|_| plugin.digest().to_string()), "vectors": proven.vectors,
+            "shader": shader_object(plugin, proven.shader.as_ref()),
+        }))
+    } else {
+        let signed = match &key {
+            Some(key) => format!("signed by {}", key.public()),
+            None => format!("not signed: kvasir plugin sign {}", out.display()),
+        };
+        output::line(format!("{}: {} bytes, {}, {signed}", out.display(), package.len(), proof(&checked)))
+    }
+}
+
+/// `kvasir plugin unpack`: the files of a package in a folder, from which `pack` makes the same package again. Nothing is
+/// verified: the files are data until somebody checks them.
+///
+/// # Errors
+/// Where the package is malformed, or the folder is there and not empty.
+pub fn unpack(package: &Path, folder: Option<&Path>, json: bool) -> Result<()> {
+    let bytes = read_package(package)?;
+    let found =
+        Unverified::read(&bytes).with_context(|| format!("{} cannot be unpacked", package.display()))?;
+    let name = PathBuf::from(stem(&found.manifest));
+    let folder = folder.unwrap_or(&name);
+    if fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()) {
+        bail!("{} is there already and not empty: name another folder", folder.display());
+    }
+    // Every name was checked against the few that a package may hold, so none leads out of the folder.
+    for (name, bytes) in files_of(&found.contents) {
+        let path = folder.join(&name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+        }
+        files::write_whole(&path, bytes)?;
+    }
+    if json {
+        output::object(&json!({
+            "folder": folder.display().to_string(), "files": found.files.len(), "name": found.manifest.name,
+            "version": found.manifest.version.to_string(), "verified": false,
+        }))
+    } else {
+        output::line(format!("{}: {} files, not verified", folder.display(), found.files.len()))
+    }
+}
+
+/// The files of a kernel's folder.
+pub(crate) struct Folder {
+    pub contents: PackageContents,
+    /// What was read and must not be written over.
+    pub inputs: Vec<PathBuf>,
+}
+
+impl Folder {
+    pub(crate) fn read(folder: &Path) -> Result<Self> {
+        let manifest = folder.join("plugin.toml");
+        let places = COMPONENTS.map(|place| folder.join(place));
+        let Some(component) = places.iter().find(|place| place.exists()) else {
+            bail!(
+                "there is no component at {} nor at {}: run `kvasir plugin build`",
+                places[0].display(),
+                places[1].display()
+            );
+        };
+        let bill = folder.join("sbom.cdx.json");
+        let contents = PackageContents {
+            manifest: read(&manifest)?,
+            component: read(component)?,
+            shaders: read_folder(&folder.join("shaders"))?,
+            vectors: read_folder(&folder.join("vectors"))?,
+            sbom: if bill.exists() { read(&bill)? } else { Vec::new() },
+        };
+        Ok(Folder { contents, inputs: vec![manifest, component.clone(), bill] })
+    }
+}
+
+/// The checks that `verify` makes, before anything is signed with a key that counts.
+pub(crate) fn check(contents: PackageContents, validity: kvasir_plugin::Validity) -> Result<Checked> {
+    // A key that is thrown away: the digest of a plugin does not depend on who signs.
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).context("the operating system gives no randomness")?;
+    let key = SecretKey::from_seed(seed);
+    let package = kvasir_plugin::pack(&contents, validity, key.signing_key())?;
+    let own = PublisherKey { key: key.signing_key().verifying_key(), name: None };
+    let plugin = kvasir_plugin::verify(&package, &TrustStore::from_keys([own])?, setup::now())?;
+    let proven = plugin_check::prove(&plugin)?;
+    Ok(Checked { contents, plugin, proven })
+}
+
+/// What the checks showed, for people.
+pub(crate) fn proof(checked: &Checked) -> String {
+    let shader = checked.plugin.shader().map_or("no shader".to_owned(), |shader| {
+        format!("shader {} {}", shader.file(), checked_text(checked.proven.shader.as_ref()))
+    });
+    format!("{} vectors agree bit for bit, {shader}", checked.proven.vectors)
+}
+
+/// `<name>-<version>.kvp`, the namespace left out.
+pub(crate) fn file_name(contents: &PackageContents) -> Result<String> {
+    Ok(format!("{}.kvp", stem(&Manifest::parse(&contents.manifest)?)))
+}
+
+pub(crate) fn writable(out: &Path, inputs: &[&Path], force: bool) -> Result<()> {
+    let what = "kernel package (--force replaces it)";
+    Replaceable { inputs, may: files::is_package, what, force }.check(out)
+}
+
+pub(crate) fn read_package(path: &Path) -> Result<Vec<u8>> {
+    files::read_bounded(path, PACKAGE_BYTES_MAX)
+        .with_context(|| format!("cannot read the kernel package {}", path.display()))
+}
+
+fn stem(manifest: &Manifest) -> String {
+    let name = manifest.name.rsplit(':').next().unwrap_or(&manifest.name);
+    format!("{name}-{}", manifest.version)
+}
+
+fn files_of(contents: &PackageContents) -> Vec<(String, &[u8])> {
+    let mut files = vec![
+        ("plugin.toml".to_owned(), contents.manifest.as_slice()),
+        (COMPONENTS[0].to_owned(), &contents.component),
+        ("sbom.cdx.json".to_owned(), &contents.sbom),
+    ];
+    for (folder, named) in [("shaders", &contents.shaders), ("vectors", &contents.vectors)] {
+        files.extend(named.iter().map(|(name, bytes)| (format!("{folder}/{name}"), bytes.as_slice())));
+    }
+    files
+}
