@@ -20,6 +20,7 @@ pub mod output;
 pub mod plugin_check;
 pub mod plugin_inspect;
 pub mod plugin_pack;
+pub mod plugin_push_pull;
 pub mod plugin_sign;
 pub mod plugin_tool;
 pub mod process;

@@ -2,6 +2,7 @@
 
 mod author;
 mod package;
+mod registry;
 mod store;
 
 use clap::Subcommand;
@@ -14,6 +15,8 @@ pub enum PluginCommand {
     #[command(flatten)]
     Package(package::PackageCommand),
     #[command(flatten)]
+    Registry(registry::RegistryCommand),
+    #[command(flatten)]
     Store(store::StoreCommand),
 }
 
@@ -22,6 +25,7 @@ pub fn run(settings: &Settings, command: &PluginCommand, json: bool) -> anyhow::
     match command {
         PluginCommand::Author(command) => author::run(settings, command, json),
         PluginCommand::Package(command) => package::run(settings, command, json),
+        PluginCommand::Registry(command) => registry::run(command, json),
         PluginCommand::Store(command) => store::run(settings, command, json),
     }
 }

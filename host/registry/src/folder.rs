@@ -1,0 +1,225 @@
+//! A folder that holds an OCI image layout: `oci-layout`, `index.json`, `blobs/sha256/<digits>`, as every tool of that world reads
+//! and writes it. It may hold several plugins by tag, and things of others, which are left alone.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use kvasir_plugin::BlobDigest;
+use serde_json::{Value, json};
+
+use crate::bundle::{Bundle, Found, Source, within_document};
+use crate::document::{Descriptor, INDEX, Index, MANIFEST, Manifest, REF_NAME};
+use crate::error::RegistryError;
+use crate::limits::{MAX_DOCUMENT_BYTES, MAX_REFERRERS};
+
+const LAYOUT_FILE: &str = "oci-layout";
+const INDEX_FILE: &str = "index.json";
+const LAYOUT_TEXT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
+
+/// Writes `bundle` into the layout at `path`, which is made where there is none. A tag names the image; without one the layout is
+/// to hold this plugin alone, and one that holds another is refused.
+pub(crate) fn push(path: &Path, tag: Option<&str>, bundle: &Bundle) -> Result<(), RegistryError> {
+    let place = path.display().to_string();
+    let mut index = match read(&path.join(INDEX_FILE), MAX_DOCUMENT_BYTES, &place) {
+        Ok(bytes) => parse(&bytes, &place)?,
+        Err(RegistryError::File { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            refuse_other_folder(path, &place)?;
+            json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": []})
+        }
+        Err(error) => return Err(error),
+    };
+    let broken = |reason: &str| RegistryError::Layout { place: place.clone(), reason: reason.to_owned() };
+    let listed = index.get_mut("manifests").and_then(Value::as_array_mut);
+    let listed = listed.ok_or_else(|| broken("its index lists nothing"))?;
+    let image = bundle.image.to_string();
+    let is = |entry: &Value, digest: &str| entry["digest"] == digest;
+    match tag {
+        // The tag moves: whatever had it keeps its blobs and loses the name.
+        Some(tag) => listed.retain(|entry| entry["annotations"][REF_NAME] != tag),
+        None if listed.iter().any(|entry| entry["artifactType"].is_null() && !is(entry, &image)) => {
+            return Err(broken(
+                "it holds something else; name a tag to put this one beside it: oci:PATH:TAG",
+            ));
+        }
+        None => {}
+    }
+    let mut entry = json!({"mediaType": MANIFEST, "digest": image, "size": bundle.blob(&bundle.image).len()});
+    if let Some(tag) = tag {
+        entry["annotations"] = json!({ REF_NAME: tag });
+    }
+    if tag.is_some() || !listed.iter().any(|entry| is(entry, &image)) {
+        listed.push(entry);
+    }
+    for (digest, named) in &bundle.referrers {
+        if !listed.iter().any(|entry| is(entry, &digest.to_string())) {
+            listed.push(serde_json::to_value(named).map_err(|error| broken(&error.to_string()))?);
+        }
+    }
+    let text = serde_json::to_vec(&index).map_err(|error| broken(&error.to_string()))?;
+    within_document(text.len() as u64, &place, INDEX_FILE)?;
+
+    let blobs = path.join("blobs/sha256");
+    fs::create_dir_all(&blobs).map_err(|source| unwritable(&blobs, source))?;
+    for (digest, bytes) in &bundle.layout.blobs {
+        write(&blobs.join(digest.hex()), bytes)?;
+    }
+    write(&path.join(LAYOUT_FILE), LAYOUT_TEXT.as_bytes())?;
+    // The index last: what it lists is there.
+    write(&path.join(INDEX_FILE), &text)
+}
+
+/// The layout at `path` as a source of blobs, and what it holds under `tag`, or its only plugin.
+pub(crate) fn open(path: &Path, tag: Option<&str>) -> Result<(Folder, Found), RegistryError> {
+    let place = path.display().to_string();
+    let mut folder = Folder { path: path.to_owned() };
+    let index = Index::parse(&read(&path.join(INDEX_FILE), MAX_DOCUMENT_BYTES, &place)?, &place)?;
+    let named = |entry: &&Descriptor| match tag {
+        Some(tag) => entry.annotations.get(REF_NAME).is_some_and(|name| name == tag),
+        None => entry.artifact_type.is_none() && entry.media_type == MANIFEST,
+    };
+    let mut images: Vec<BlobDigest> =
+        index.manifests.iter().filter(named).map(|entry| entry.digest).collect();
+    images.sort();
+    images.dedup();
+    let reason = match (&images[..], tag) {
+        ([image], _) => {
+            let image = folder.manifest(image)?;
+            let found = Found { referrers: referrers(&mut folder, &index, &image)?, image };
+            return Ok((folder, found));
+        }
+        ([], Some(tag)) => format!("nothing in it has the tag {tag:?}"),
+        ([], None) => "its index lists no image".to_owned(),
+        _ => "it holds several images; name one by its tag: oci:PATH:TAG".to_owned(),
+    };
+    Err(RegistryError::Layout { place, reason })
+}
+
+/// What the index lists as a referrer of `image`. Other tools write no `artifactType` there, so the manifests are looked at.
+fn referrers(folder: &mut Folder, index: &Index, image: &[u8]) -> Result<Vec<Descriptor>, RegistryError> {
+    let digest = BlobDigest::of(image);
+    let mut found = Vec::new();
+    for entry in &index.manifests {
+        if entry.media_type != MANIFEST || entry.digest == digest {
+            continue;
+        }
+        let bytes = folder.manifest(&entry.digest)?;
+        // Another's manifest may be of any form.
+        let Ok(manifest) = Manifest::parse(&bytes, "") else { continue };
+        if manifest.subject.as_ref().is_some_and(|subject| subject.digest == digest) {
+            if found.len() == 4 * MAX_REFERRERS {
+                let place = folder.place();
+                return Err(RegistryError::TooMany {
+                    place,
+                    what: "referrers of one image",
+                    limit: found.len(),
+                });
+            }
+            let artifact_type = Some(manifest.kind().to_owned());
+            found.push(Descriptor { artifact_type, ..entry.clone() });
+        }
+    }
+    Ok(found)
+}
+
+/// A layout that is read.
+pub(crate) struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    fn file(&self, digest: &BlobDigest) -> PathBuf {
+        self.path.join("blobs/sha256").join(digest.hex())
+    }
+
+    fn checked(&self, digest: &BlobDigest, bytes: Vec<u8>) -> Result<Vec<u8>, RegistryError> {
+        let found = BlobDigest::of(&bytes);
+        if found == *digest {
+            return Ok(bytes);
+        }
+        let what = format!("the blob {digest}");
+        Err(RegistryError::Digest { place: self.place(), what, found: found.hex() })
+    }
+}
+
+impl Source for Folder {
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn manifest(&mut self, digest: &BlobDigest) -> Result<Vec<u8>, RegistryError> {
+        let bytes = read(&self.file(digest), MAX_DOCUMENT_BYTES, &self.place())?;
+        self.checked(digest, bytes)
+    }
+
+    fn blob(&mut self, named: &Descriptor) -> Result<Vec<u8>, RegistryError> {
+        let path = self.file(&named.digest);
+        let unreadable = |source| RegistryError::File { action: "read", path: path.clone(), source };
+        let file = open_plain(&path).map_err(unreadable)?;
+        let mut bytes = Vec::new();
+        file.take(named.size + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        if bytes.len() as u64 != named.size {
+            return Err(RegistryError::Size {
+                place: self.place(),
+                what: format!("the blob {}", named.digest),
+                found: bytes.len() as u64,
+                expected: named.size,
+            });
+        }
+        self.checked(&named.digest, bytes)
+    }
+}
+
+/// A folder that is there and holds files, but no layout, is not written into.
+fn refuse_other_folder(path: &Path, place: &str) -> Result<(), RegistryError> {
+    let mut entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(unwritable(path, source)),
+    };
+    if entries.next().is_some() && !path.join(LAYOUT_FILE).exists() {
+        let reason = "the folder holds files and no layout; name a new or empty one".to_owned();
+        return Err(RegistryError::Layout { place: place.to_owned(), reason });
+    }
+    Ok(())
+}
+
+fn parse(bytes: &[u8], place: &str) -> Result<Value, RegistryError> {
+    serde_json::from_slice(bytes).map_err(|error| RegistryError::Layout {
+        place: place.to_owned(),
+        reason: format!("its index is no JSON: {error}"),
+    })
+}
+
+fn read(path: &Path, limit: u64, place: &str) -> Result<Vec<u8>, RegistryError> {
+    let unreadable = |source| RegistryError::File { action: "read", path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    open_plain(path).map_err(unreadable)?.take(limit + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    within_document(bytes.len() as u64, place, &path.file_name().unwrap_or_default().to_string_lossy())?;
+    Ok(bytes)
+}
+
+/// Opens a file that is a file: a pipe in its place would be waited for without end.
+fn open_plain(path: &Path) -> std::io::Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::new(ErrorKind::InvalidInput, "it is no plain file"));
+    }
+    File::open(path)
+}
+
+/// Writes beside the file and renames, so that nobody reads half of it.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), RegistryError> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let result = (|| {
+        let mut file = tempfile::Builder::new().prefix(".kvasir").tempfile_in(folder)?;
+        file.write_all(bytes)?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)?;
+        Ok(())
+    })();
+    result.map_err(|source| unwritable(path, source))
+}
+
+fn unwritable(path: &Path, source: std::io::Error) -> RegistryError {
+    RegistryError::File { action: "write", path: path.to_owned(), source }
+}
