@@ -180,7 +180,7 @@ pub(crate) fn read_package(path: &Path) -> Result<Vec<u8>> {
         .with_context(|| format!("cannot read the kernel package {}", path.display()))
 }
 
-fn stem(manifest: &Manifest) -> String {
+pub(crate) fn stem(manifest: &Manifest) -> String {
     let name = manifest.name.rsplit(':').next().unwrap_or(&manifest.name);
     format!("{name}-{}", manifest.version)
 }

@@ -1,6 +1,6 @@
 //! `kvasir plugin push` and `pull`: packages to and from OCI layouts and registries.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -8,9 +8,8 @@ use kvasir_plugin::Unverified;
 use kvasir_registry::{Credentials, Options, Place};
 use serde_json::json;
 
-use crate::files::{self, Replaceable};
-use crate::local::PACKAGE_BYTES_MAX;
-use crate::output;
+use crate::plugin_pack::{read_package, stem, writable};
+use crate::{files, output};
 
 /// How a registry is reached.
 pub struct RegistryOptions {
@@ -55,10 +54,9 @@ impl RegistryOptions {
 ///
 /// # Errors
 /// Where the package or the place is none, or the way there fails; no tag names a half-pushed package.
-pub fn push(package: &std::path::Path, destination: &str, options: &RegistryOptions, json: bool) -> Result<()> {
+pub fn push(package: &Path, destination: &str, options: &RegistryOptions, json: bool) -> Result<()> {
     let place: Place = destination.parse()?;
-    let bytes = files::read_bounded(package, PACKAGE_BYTES_MAX)
-        .with_context(|| format!("cannot read {}", package.display()))?;
+    let bytes = read_package(package)?;
     let image = kvasir_registry::push(&bytes, &place, &options.resolve(&place)?)
         .with_context(|| format!("{} was not pushed", package.display()))?;
     if json {
@@ -88,14 +86,9 @@ pub fn pull(options: &PullOptions, json: bool) -> Result<()> {
     };
     let out = match &options.out {
         Some(out) => out.clone(),
-        // The name was checked: letters, digits, dashes and one colon, which a file of some systems cannot have.
-        None => {
-            let word = manifest.name.rsplit(':').next().unwrap_or(&manifest.name);
-            PathBuf::from(format!("{word}-{}.kvp", manifest.version))
-        }
+        None => PathBuf::from(format!("{}.kvp", stem(manifest))),
     };
-    let what = "kernel package (--force replaces it)";
-    Replaceable { inputs: &[], may: files::is_package, what, force: options.force }.check(&out)?;
+    writable(&out, &[], options.force)?;
     files::write_whole(&out, &package)?;
     if json {
         output::object(&json!({
