@@ -1,7 +1,7 @@
 //! `kvasir-gpu check FILE`: the front door by hand, for authors of shaders and for hosts that want to know without a GPU.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -21,7 +21,7 @@ pub fn run(path: &Path) -> Result<(Value, bool)> {
     std::panic::set_hook(Box::new(|_| {}));
     let limits = ShaderLimits::default();
     let mut bytes = Vec::new();
-    File::open(path)
+    open(path)
         .and_then(|file| file.take(limits.source_bytes as u64 + 1).read_to_end(&mut bytes))
         .with_context(|| format!("cannot read {}", path.display()))?;
     // The size comes first: what was read of a longer file may end within a character.
@@ -36,6 +36,14 @@ pub fn run(path: &Path) -> Result<(Value, bool)> {
         Ok(shader) => (accepted(&shader), true),
         Err(error) => (refused(&error), false),
     })
+}
+
+/// A plain file: a pipe could wait for ever.
+fn open(path: &Path) -> io::Result<File> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a plain file"));
+    }
+    File::open(path)
 }
 
 /// Most bytes that this process ever had resident; null where the system does not tell.

@@ -263,8 +263,11 @@ fn listen(errors: ChildStderr, kept: &Mutex<VecDeque<String>>) {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
-        let text: String =
-            String::from_utf8_lossy(&line).trim_end().chars().filter(|c| !c.is_control()).collect();
+        let text: String = String::from_utf8_lossy(&line)
+            .trim_end()
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
         if text.is_empty() {
             continue;
         }

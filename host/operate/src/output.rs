@@ -76,12 +76,19 @@ pub fn remark(text: impl AsRef<str>) {
 
 /// `text` with control characters as escapes, line feeds and tabs excepted.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| c.is_control() && c != '\n' && c != '\t')
+    escaped(text, |c| is_unwelcome(c) && c != '\n' && c != '\t')
 }
 
 /// A name out of a file or from another machine, fit for one line: every control character as an escape.
 pub fn name(text: &str) -> Cow<'_, str> {
-    escaped(text, char::is_control)
+    escaped(text, is_unwelcome)
+}
+
+/// A control character, or one that changes the direction of what stands around it (Unicode's bidirectional formatting characters):
+/// with either, a line can show something else than it says.
+pub fn is_unwelcome(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn escaped(text: &str, unwelcome: fn(char) -> bool) -> Cow<'_, str> {
@@ -100,7 +107,7 @@ fn escaped(text: &str, unwelcome: fn(char) -> bool) -> Cow<'_, str> {
 }
 
 fn without_controls(text: &str) -> Cow<'_, str> {
-    let unwelcome = |c: char| c.is_control() && c != '\n' && c != '\t';
+    let unwelcome = |c: char| is_unwelcome(c) && c != '\n' && c != '\t';
     if text.contains(unwelcome) {
         Cow::Owned(text.replace(unwelcome, "\u{fffd}"))
     } else {

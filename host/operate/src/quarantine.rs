@@ -167,11 +167,28 @@ fn lines(path: &Path) -> io::Result<Vec<String>> {
     let mut text = Vec::new();
     file.take(MAX_FILE_BYTES).read_to_end(&mut text)?;
     let text = String::from_utf8_lossy(&text);
-    let shown = |line: &str| line.chars().filter(|c| !c.is_control()).collect();
-    Ok(text.lines().filter(|line| !line.trim().is_empty()).map(shown).collect())
+    let is_failure = |line: &str| {
+        let (when, what) = line.split_once(' ').unwrap_or((line, ""));
+        when.parse::<u64>().is_ok() && !what.is_empty() && !line.contains(output::is_unwelcome)
+    };
+    if text.is_empty() || !text.lines().all(is_failure) {
+        return Err(io::Error::other("it is damaged: a line is no failure, or there is none"));
+    }
+    Ok(text.lines().map(str::to_owned).collect())
 }
 
+/// A file is never there without a line: a reader would take it for a damaged one.
 fn append(path: &Path, line: &str) -> io::Result<()> {
+    if !path.exists() {
+        let mut first = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+        first.write_all(line.as_bytes())?;
+        first.as_file().sync_all()?;
+        match first.persist_noclobber(path) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error.error),
+        }
+    }
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
     file.write_all(line.as_bytes())?;
     file.sync_all()
@@ -214,6 +231,26 @@ mod tests {
         fs::create_dir(files.path(PLUGIN)).unwrap();
         assert_eq!(files.failures(PLUGIN), u32::MAX);
         assert_eq!(files.record(PLUGIN, FailureKind::Crash), u32::MAX);
+    }
+
+    #[test]
+    fn a_damaged_file_lifts_no_quarantine() {
+        let home = tempfile::tempdir().unwrap();
+        let files = FailureFiles::open(&settings(home.path())).unwrap();
+        for text in [
+            "",
+            "\n",
+            "garbage",
+            "\0\0\0\0",
+            "1 ended by itself\n\n",
+            "1 ended by itself\n2",
+            "x ended by itself\n",
+        ] {
+            fs::write(files.path(PLUGIN), text).unwrap();
+            assert_eq!(files.failures(PLUGIN), u32::MAX, "{text:?}");
+        }
+        fs::write(files.path(PLUGIN), "1 ended by itself\n2 killed at its deadline\n").unwrap();
+        assert_eq!(files.failures(PLUGIN), 2);
     }
 
     #[test]

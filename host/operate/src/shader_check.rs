@@ -57,10 +57,16 @@ pub fn check_source(file: &str, text: &str) -> Result<ShaderCheck> {
         if let Some(status) = child.try_wait().with_context(|| format!("cannot wait for {}", name()))? {
             break status;
         }
-        if began.elapsed() > DEADLINE {
+        let too_much = report.metadata().is_ok_and(|report| report.len() > REPORT_BYTES_MAX);
+        if too_much || began.elapsed() > DEADLINE {
             let _ = child.kill();
             let _ = child.wait();
-            bail!("checking the shader {} took over {} seconds and was ended", file, DEADLINE.as_secs());
+            let excess = if too_much {
+                format!("wrote over {REPORT_BYTES_MAX} bytes")
+            } else {
+                format!("took over {} seconds", DEADLINE.as_secs())
+            };
+            bail!("checking the shader {file} {excess} and was ended");
         }
         thread::sleep(Duration::from_millis(5));
     };
@@ -69,11 +75,22 @@ pub fn check_source(file: &str, text: &str) -> Result<ShaderCheck> {
         .rewind()
         .and_then(|()| report.take(REPORT_BYTES_MAX).read_to_string(&mut said))
         .with_context(|| format!("cannot read what {} says", name()))?;
-    let report: Value = serde_json::from_str(&said).unwrap_or_default();
-    match (status.code(), report["message"].as_str()) {
-        (Some(0), _) => Ok(ShaderCheck::Accepted(report)),
-        (Some(1), Some(message)) => bail!("the shader {file} is refused: {message}"),
-        _ => bail!("checking the shader {file} ended {} with {status}; do not run it", name()),
+    match verdict(status.code(), &said) {
+        Some(Ok(report)) => Ok(ShaderCheck::Accepted(report)),
+        Some(Err(message)) => bail!("the shader {file} is refused: {message}"),
+        None => {
+            bail!("checking the shader {file} ended {} with {status} and no report; do not run it", name())
+        }
+    }
+}
+
+/// What a check said, the reason where it refused; `None` where what it said is no report.
+fn verdict(status: Option<i32>, text: &str) -> Option<Result<Value, String>> {
+    let report: Value = serde_json::from_str(text).ok()?;
+    match (status?, report.get("accepted")?.as_bool()?) {
+        (0, true) if report.get("entry_points")?.is_array() => Some(Ok(report)),
+        (1, false) => Some(Err(report.get("message")?.as_str()?.to_owned())),
+        _ => None,
     }
 }
 
@@ -106,6 +123,19 @@ mod tests {
         let package = kvasir_plugin::pack(&contents, setup::validity(1), key.signing_key()).unwrap();
         let own = PublisherKey { key: key.signing_key().verifying_key(), name: None };
         kvasir_plugin::verify(&package, &TrustStore::from_keys([own]).unwrap(), setup::now()).unwrap()
+    }
+
+    #[test]
+    fn only_a_report_is_an_acceptance() {
+        assert!(verdict(Some(0), r#"{"accepted":true,"entry_points":[]}"#).unwrap().is_ok());
+        assert_eq!(verdict(Some(1), r#"{"accepted":false,"message":"no"}"#), Some(Err("no".to_owned())));
+        let said = ["", "1", "null", "[]", "\"x\"", "{}", r#"{"accepted":1}"#, r#"{"accepted":true}"#];
+        let more = [r#"{"accepted":true,"entry_points":5}"#, r#"{"accepted":false,"message":"no"}"#];
+        for text in said.into_iter().chain(more) {
+            assert_eq!(verdict(Some(0), text), None, "{text}");
+        }
+        assert_eq!(verdict(Some(1), r#"{"accepted":true,"entry_points":[]}"#), None);
+        assert_eq!(verdict(None, r#"{"accepted":true,"entry_points":[]}"#), None);
     }
 
     #[test]

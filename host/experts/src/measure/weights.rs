@@ -22,6 +22,23 @@ impl ExpertShape {
         let wide = self.format.row_bytes(self.hidden).unwrap_or(0) * self.width;
         2 * wide + self.format.row_bytes(self.width).unwrap_or(0) * self.hidden
     }
+
+    /// Whether an expert can look like this.
+    ///
+    /// # Errors
+    /// Sides that are no whole blocks, or more than [`MAX_SIDE`].
+    pub fn check(self) -> Result<(), MeasureError> {
+        for side in [self.hidden, self.width] {
+            let blocks = self.format.block_len().max(self.format.row_format().block_len());
+            if side == 0 || !side.is_multiple_of(blocks) || side > MAX_SIDE {
+                return Err(MeasureError::Impossible(format!(
+                    "an expert of {} cannot have a side of {side}: it must be a multiple of {blocks}, at most {MAX_SIDE}",
+                    self.format
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Experts of one shape, each with memory of its own, and rows for them.
@@ -37,15 +54,7 @@ impl MadeUpExperts {
     /// # Errors
     /// Sides that are no whole blocks, or more than [`MAX_SIDE`], [`MAX_EXPERTS`] or [`MAX_ROWS`].
     pub fn new(shape: ExpertShape, count: usize, rows: usize) -> Result<Self, MeasureError> {
-        for side in [shape.hidden, shape.width] {
-            let blocks = shape.format.block_len().max(shape.format.row_format().block_len());
-            if side == 0 || !side.is_multiple_of(blocks) || side > MAX_SIDE {
-                return Err(MeasureError::Impossible(format!(
-                    "an expert of {} cannot have a side of {side}: it must be a multiple of {blocks}, at most {MAX_SIDE}",
-                    shape.format
-                )));
-            }
-        }
+        shape.check()?;
         if count == 0 || count > MAX_EXPERTS {
             let told = format!("{count} experts cannot be measured at once: 1 to {MAX_EXPERTS} can");
             return Err(MeasureError::Impossible(told));

@@ -103,6 +103,12 @@ pub fn command(settings: &Settings, options: &KernelOptions, json: bool) -> Resu
     let shapes = usual(&options.shapes, &known);
     let implementations = usual(&options.measure.implementations, &Implementation::OF_EXPERTS);
 
+    for shape in &shapes {
+        for &format in &formats {
+            ExpertShape { format, hidden: shape.hidden, width: shape.width }.check()?;
+        }
+    }
+
     let spinner = Spinner::new("reading memory");
     let late = (!json).then(|| LateLine::new("measuring experts; the usual selection takes about a minute"));
     let memory = MemoryRead::measure()?;
@@ -218,6 +224,25 @@ pub struct Rates {
     pub weight_bytes: f64,
 }
 
+/// Refuses to make more experts up than half of what is free.
+///
+/// # Errors
+/// With both figures.
+pub fn check_memory(expert: ExpertShape, count: usize) -> Result<()> {
+    let (needed, room) = ((expert.expert_bytes() as u64).saturating_mul(count as u64), expert_bytes(None));
+    if needed > room {
+        bail!(
+            "{count} experts of {} with {} x {} have {} MiB, half of the free memory is {} MiB: choose a smaller shape or fewer experts",
+            expert.format,
+            expert.hidden,
+            expert.width,
+            needed / MEBIBYTE,
+            room / MEBIBYTE
+        );
+    }
+    Ok(())
+}
+
 impl Part {
     fn new(shape: &Shape, format: Format, rows: &[usize]) -> Result<Part> {
         let expert = ExpertShape { format, hidden: shape.hidden, width: shape.width };
@@ -228,6 +253,7 @@ impl Part {
             Some(experts) => experts,
             None => (wanted.div_ceil(expert.expert_bytes().max(1) as u64) as usize).clamp(1, MAX_EXPERTS),
         };
+        check_memory(expert, count)?;
         let most = rows.iter().copied().max().unwrap_or(1);
         let experts = MadeUpExperts::new(expert, count, most)?;
         Ok(Part { shape: shape.clone(), experts, rows: rows.to_vec() })

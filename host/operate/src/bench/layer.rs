@@ -61,6 +61,7 @@ pub fn command(settings: &Settings, options: &LayerOptions, json: bool) -> Resul
     for &format in formats {
         let most = options.tokens.iter().copied().max().unwrap_or(1);
         let expert = ExpertShape { format, hidden: shape.hidden, width: shape.width };
+        super::kernels::check_memory(expert, experts)?;
         let made = MadeUpExperts::new(expert, experts, most)?;
         for contestant in &contestants {
             let reason = match contestant.skipped() {
