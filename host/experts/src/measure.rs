@@ -18,7 +18,7 @@ use crate::request::ExpertRows;
 use crate::runner::ExpertRunner;
 
 pub use timing::{Timing, on_threads, spread, time, window};
-pub use weights::{ExpertShape, MadeUpExperts, made_up_rows, random_matrix};
+pub use weights::{ExpertShape, MadeUpExperts, Random, made_up_rows, random_matrix};
 
 /// The layer that made-up experts are loaded as.
 pub const LAYER: LayerIndex = LayerIndex(0);

@@ -146,15 +146,22 @@ impl Folder {
 
 /// The checks that `verify` makes, before anything is signed with a key that counts.
 pub(crate) fn check(contents: PackageContents, validity: kvasir_plugin::Validity) -> Result<Checked> {
-    // A key that is thrown away: the digest of a plugin does not depend on who signs.
+    let plugin = signed_for_the_occasion(&contents, validity)?;
+    let proven = plugin_check::prove(&plugin)?;
+    Ok(Checked { contents, plugin, proven })
+}
+
+/// `contents` as a plugin that a host would run, by a key that is thrown away: the digest of a plugin does not depend on who signs.
+pub(crate) fn signed_for_the_occasion(
+    contents: &PackageContents,
+    validity: kvasir_plugin::Validity,
+) -> Result<VerifiedPlugin> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).context("the operating system gives no randomness")?;
     let key = SecretKey::from_seed(seed);
-    let package = kvasir_plugin::pack(&contents, validity, key.signing_key())?;
+    let package = kvasir_plugin::pack(contents, validity, key.signing_key())?;
     let own = PublisherKey { key: key.signing_key().verifying_key(), name: None };
-    let plugin = kvasir_plugin::verify(&package, &TrustStore::from_keys([own])?, setup::now())?;
-    let proven = plugin_check::prove(&plugin)?;
-    Ok(Checked { contents, plugin, proven })
+    Ok(kvasir_plugin::verify(&package, &TrustStore::from_keys([own])?, setup::now())?)
 }
 
 /// What the checks showed, for people.

@@ -51,6 +51,11 @@ impl Spinner {
         Spinner(bar)
     }
 
+    /// Write something to standard output with the spinner out of the way.
+    pub fn beside<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.0.suspend(write)
+    }
+
     /// Show something else from now on.
     pub fn say(&self, what: impl Into<String>) {
         self.0.set_message(what.into());

@@ -22,6 +22,14 @@ pub(crate) const FEATURES: WasmFeatures = WasmFeatures::FLOATS
     .union(WasmFeatures::RELAXED_SIMD)
     .union(WasmFeatures::COMPONENT_MODEL);
 
+/// The interpreter's own instruction set, for this machine's width and order of bytes.
+const INTERPRETER: &str = match (cfg!(target_pointer_width = "64"), cfg!(target_endian = "little")) {
+    (true, true) => "pulley64",
+    (true, false) => "pulley64be",
+    (false, true) => "pulley32",
+    (false, false) => "pulley32be",
+};
+
 /// The engine. Cheap to clone; one per process is enough, and all instances of a kernel must share one.
 #[derive(Clone)]
 pub struct Engine {
@@ -35,8 +43,20 @@ struct Inner {
 impl Engine {
     /// Sets an engine up and starts its clock, which stops when the last clone is gone.
     pub fn new() -> Result<Self, SandboxError> {
-        let refused = |error: wasmtime::Error| SandboxError::Engine { reason: format!("{error:#}") };
-        let engine = wasmtime::Engine::new(&config()).map_err(refused)?;
+        Engine::from_config(&config())
+    }
+
+    /// A second engine for comparisons: the same kernels, compiled for the portable interpreter instead of this machine. Tens
+    /// of times slower, and independent of the processor; what differs between the two depends on what a kernel may not
+    /// depend on. Nothing that serves calls uses it.
+    pub fn interpreter() -> Result<Self, SandboxError> {
+        let mut config = config();
+        config.target(INTERPRETER).map_err(refused)?;
+        Engine::from_config(&config)
+    }
+
+    fn from_config(config: &Config) -> Result<Self, SandboxError> {
+        let engine = wasmtime::Engine::new(config).map_err(refused)?;
         let inner = Arc::new(Inner { engine });
         let clock = Arc::downgrade(&inner);
         thread::Builder::new()
@@ -55,6 +75,10 @@ impl Engine {
     pub(crate) fn inner(&self) -> &wasmtime::Engine {
         &self.inner.engine
     }
+}
+
+fn refused(error: wasmtime::Error) -> SandboxError {
+    SandboxError::Engine { reason: format!("{error:#}") }
 }
 
 fn config() -> Config {

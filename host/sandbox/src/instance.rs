@@ -36,7 +36,10 @@ impl KernelInstance {
         limits: KernelLimits,
     ) -> Result<Self, SandboxError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let mut store = Store::new(engine.inner(), State { memory_limit: limits.memory_bytes, denied: None });
+        let mut store = Store::new(
+            engine.inner(),
+            State { memory_limit: limits.memory_bytes, memory_bytes: 0, denied: None },
+        );
         store.limiter(|state| state);
         store.set_max_component_handles(MAX_HANDLES);
         set_bounds(&mut store, &limits, 0)?;
@@ -109,6 +112,11 @@ impl KernelInstance {
         self.limits
     }
 
+    /// Linear memory that the instance has by now, in bytes. It never shrinks: what a kernel frees, it may use again.
+    pub fn memory_bytes(&self) -> u64 {
+        self.store.data().memory_bytes
+    }
+
     /// Fuel used by the latest call; about one per instruction.
     pub fn fuel_used(&self) -> u64 {
         self.store.get_fuel().map_or(0, |left| self.limits.fuel_per_call.saturating_sub(left))
@@ -145,6 +153,8 @@ impl KernelInstance {
 /// What the engine asks before it gives an instance anything.
 pub(crate) struct State {
     memory_limit: u64,
+    /// The size that the memory was last allowed to have.
+    memory_bytes: u64,
     /// The largest memory that was asked for and refused in this call.
     denied: Option<u64>,
 }
@@ -153,7 +163,9 @@ impl ResourceLimiter for State {
     fn memory_growing(&mut self, _: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         let desired = desired as u64;
         let granted = desired <= self.memory_limit && maximum.is_none_or(|maximum| desired <= maximum as u64);
-        if !granted {
+        if granted {
+            self.memory_bytes = desired;
+        } else {
             self.denied = self.denied.max(Some(desired));
         }
         Ok(granted)
