@@ -23,6 +23,7 @@ pub mod plugin_inspect;
 pub mod plugin_pack;
 pub mod plugin_project;
 pub mod plugin_push_pull;
+pub mod plugin_rebuild;
 pub mod plugin_sign;
 pub mod plugin_subject;
 pub mod plugin_test;

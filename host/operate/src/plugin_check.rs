@@ -8,9 +8,9 @@ use kvasir_plugin::{Tolerance, VerifiedPlugin};
 use serde_json::json;
 
 use crate::local::verified_plugin;
-use crate::output;
 use crate::settings::Settings;
 use crate::shader_check::{self, ShaderCheck};
+use crate::{output, plugin_rebuild};
 
 /// What came of a plugin's own vectors.
 pub struct Proven {
@@ -29,34 +29,42 @@ pub fn prove(plugin: &VerifiedPlugin) -> Result<Proven> {
     Ok(Proven { vectors, shader: checked_shader(plugin)? })
 }
 
-/// `kvasir plugin verify`: signature, digests, imports, operators, golden vectors.
+/// `kvasir plugin verify`: signature, digests, imports, operators, golden vectors, and whether `source` builds to the same bytes.
 ///
 /// # Errors
 /// The first check that fails.
-pub fn verify(settings: &Settings, package: Option<&Path>, trust: Option<&Path>, json: bool) -> Result<()> {
+pub fn verify(
+    settings: &Settings,
+    package: Option<&Path>,
+    trust: Option<&Path>,
+    source: Option<&Path>,
+    json: bool,
+) -> Result<()> {
     let path = settings.plugin(package);
     let plugin = verified_plugin(settings, package, trust)?;
     let proven = prove(&plugin).with_context(|| format!("{} is refused", path.display()))?;
     let publishers: Vec<String> = plugin.publishers().iter().map(ToString::to_string).collect();
     let checked = proven.shader.as_ref();
+    let rebuilt = source.map(|source| plugin_rebuild::equal(&plugin, source)).transpose()?;
     if json {
         output::object(&json!({
             "package": path.display().to_string(), "name": plugin.name(), "version": plugin.version().to_string(),
             "kernel_revision": plugin.manifest().kernel_revision, "plugin": plugin.digest().to_string(),
             "publisher": plugin.publisher().to_string(), "publishers": publishers,
             "expires": plugin.validity().expires.0, "formats": plugin.manifest().formats, "vectors": proven.vectors,
-            "shader": shader_object(&plugin, checked),
+            "shader": shader_object(&plugin, checked), "rebuilt": rebuilt,
         }))
     } else {
         output::line(format!(
-            "{} {} {}\npublisher  {}\nformats    {}\nvectors    {} agree bit for bit\nshader     {}",
+            "{} {} {}\npublisher  {}\nformats    {}\nvectors    {} agree bit for bit\nshader     {}{}",
             plugin.name(),
             plugin.version(),
             plugin.digest(),
             publishers.join(", "),
             plugin.manifest().formats.join(", "),
             proven.vectors,
-            shader_text(&plugin, checked)
+            shader_text(&plugin, checked),
+            rebuilt.map_or(String::new(), |sha256| format!("\nrebuilt    the same bytes, sha256 {sha256}"))
         ))
     }
 }

@@ -29,13 +29,18 @@ pub enum PackageCommand {
     )]
     Sign(SignArguments),
     /// Check a package's signature and digests against the trusted publishers, then run its golden vectors.
-    #[command(after_help = "Example:\n  kvasir plugin verify my-kernel-0.1.0.kvp")]
+    #[command(
+        after_help = "Examples:\n  kvasir plugin verify my-kernel-0.1.0.kvp\n  kvasir plugin verify my-kernel-0.1.0.kvp --rebuild my-kernel"
+    )]
     Verify {
         /// Package; the installed one where none is named.
         package: Option<PathBuf>,
         /// Folder of trusted publishers' public keys.
         #[arg(long, env = "KVASIR_TRUST")]
         trust: Option<PathBuf>,
+        /// Build this folder of sources too, and compare the component byte for byte. Runs the sources' own build.
+        #[arg(long, value_name = "SOURCE")]
+        rebuild: Option<PathBuf>,
     },
     /// Show what a package holds and asks for. Verifies nothing and runs nothing.
     #[command(after_help = "Example:\n  kvasir plugin inspect my-kernel-0.1.0.kvp")]
@@ -90,8 +95,9 @@ pub fn run(settings: &Settings, command: &PackageCommand, json: bool) -> anyhow:
             operate::plugin_pack::unpack(package, folder.as_deref(), json)
         }
         PackageCommand::Sign(options) => operate::plugin_sign::sign(settings, &options.into(), json),
-        PackageCommand::Verify { package, trust } => {
-            operate::plugin_check::verify(settings, package.as_deref(), trust.as_deref(), json)
+        PackageCommand::Verify { package, trust, rebuild } => {
+            let (package, trust) = (package.as_deref(), trust.as_deref());
+            operate::plugin_check::verify(settings, package, trust, rebuild.as_deref(), json)
         }
         PackageCommand::Inspect { package } => {
             operate::plugin_inspect::command(settings, package.as_deref(), json)
