@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 pub mod golden;
 pub mod gpu;
+pub mod isolation;
 mod programs;
 pub mod reference_experts;
 pub mod released_plugin;

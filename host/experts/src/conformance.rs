@@ -1,11 +1,13 @@
 //! Proves a plugin on the golden vectors inside its signature.
 
 use kvasir_gpu::GpuError;
+use kvasir_kernel::KernelError;
 use kvasir_numerics::golden::{GoldenVector, Outcome, VectorError};
 use kvasir_numerics::{Swiglu, SwigluError};
 use kvasir_plugin::VerifiedPlugin;
-use kvasir_sandbox::{CompiledKernel, Engine, Fault, KernelInstance, KernelLimits, SandboxError};
+use kvasir_sandbox::{CompiledKernel, Engine, Fault, KernelLimits, SandboxError};
 
+use crate::evaluator::{Evaluator, EvaluatorError, Instance};
 use crate::lane::shape;
 
 /// What was proven.
@@ -28,6 +30,9 @@ pub enum ConformanceError {
     /// The kernel could not be compiled or instantiated.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
+    /// The kernel's process failed.
+    #[error(transparent)]
+    Process(KernelError),
     /// A vector file that cannot be read.
     #[error("golden vector {file}: {source}; ask the publisher for a correct package")]
     Vector {
@@ -142,20 +147,29 @@ pub enum ConformanceError {
     },
 }
 
+impl From<EvaluatorError> for ConformanceError {
+    fn from(error: EvaluatorError) -> Self {
+        match error {
+            EvaluatorError::Sandbox(error) => ConformanceError::Sandbox(error),
+            EvaluatorError::Process(error) => ConformanceError::Process(error),
+        }
+    }
+}
+
 /// Compiles the plugin and computes every golden vector in it: each output must be equal to the last bit, for all rows
 /// at once and for each row alone, and each refusal must be the one that is due.
 pub fn conformance(plugin: &VerifiedPlugin) -> Result<Report, ConformanceError> {
     let kernel = CompiledKernel::compile(&Engine::shared()?, plugin)?;
-    prove(plugin, &kernel)
+    prove(plugin, &Evaluator::InProcess(kernel))
 }
 
 /// As [`conformance`], with a kernel that was compiled from `plugin`.
-pub(crate) fn prove(plugin: &VerifiedPlugin, kernel: &CompiledKernel) -> Result<Report, ConformanceError> {
+pub(crate) fn prove(plugin: &VerifiedPlugin, kernel: &Evaluator) -> Result<Report, ConformanceError> {
     if plugin.vectors().is_empty() {
         return Err(ConformanceError::NoVectors);
     }
     // One instance for all, as in use: what one expert leaves behind must not change another's answer.
-    let mut instance = kernel.instantiate(KernelLimits::default())?;
+    let mut instance = kernel.instantiate(0, KernelLimits::default())?;
     let mut report = Report::default();
     for (file, bytes) in plugin.vectors() {
         let vector = GoldenVector::parse(bytes)
@@ -167,11 +181,7 @@ pub(crate) fn prove(plugin: &VerifiedPlugin, kernel: &CompiledKernel) -> Result<
     Ok(report)
 }
 
-fn prove_one(
-    instance: &mut KernelInstance,
-    file: &str,
-    vector: &GoldenVector<'_>,
-) -> Result<(), ConformanceError> {
+fn prove_one(instance: &mut Instance, file: &str, vector: &GoldenVector<'_>) -> Result<(), ConformanceError> {
     let outcome =
         |expected, found: String| ConformanceError::Outcome { file: file.to_owned(), expected, found };
     let expert = Swiglu::new(vector.gate, vector.up, vector.down)
@@ -180,7 +190,10 @@ fn prove_one(
         shape(&expert).ok_or_else(|| outcome("a known format", "the contract has none".to_owned()))?;
     let loaded = instance.load(shape, vector.gate.bytes(), vector.up.bytes(), vector.down.bytes());
     let handle = match (loaded, vector.outcome) {
-        (Err(SandboxError::Fault { fault: Fault::MalformedWeights, .. }), Outcome::MalformedWeights) => {
+        (
+            Err(EvaluatorError::Sandbox(SandboxError::Fault { fault: Fault::MalformedWeights, .. })),
+            Outcome::MalformedWeights,
+        ) => {
             return Ok(());
         }
         (Ok(_), Outcome::MalformedWeights) => {
@@ -191,8 +204,14 @@ fn prove_one(
     };
     let answer = instance.forward(&handle, vector.rows, vector.count as u32);
     match (answer, vector.outcome) {
-        (Err(SandboxError::Fault { fault: Fault::MalformedRows, .. }), Outcome::MalformedRows)
-        | (Err(SandboxError::Fault { fault: Fault::NotFinite, .. }), Outcome::NotFinite) => {}
+        (
+            Err(EvaluatorError::Sandbox(SandboxError::Fault { fault: Fault::MalformedRows, .. })),
+            Outcome::MalformedRows,
+        )
+        | (
+            Err(EvaluatorError::Sandbox(SandboxError::Fault { fault: Fault::NotFinite, .. })),
+            Outcome::NotFinite,
+        ) => {}
         (Ok(values), Outcome::Output(output)) => {
             let hidden = vector.down.rows();
             compare(file, &values, output, hidden, None)?;
@@ -213,7 +232,7 @@ fn prove_one(
     Ok(())
 }
 
-fn told(answer: Result<Vec<f32>, SandboxError>) -> String {
+fn told(answer: Result<Vec<f32>, EvaluatorError>) -> String {
     answer.map_or_else(|error| error.to_string(), |_| "the kernel answered".to_owned())
 }
 

@@ -2,6 +2,7 @@
 
 use kvasir_backbone::ExpertsError;
 use kvasir_gpu::GpuError;
+use kvasir_kernel::KernelError;
 use kvasir_model::{ExpertIndex, LayerIndex};
 use kvasir_numerics::RowFormat;
 use kvasir_sandbox::SandboxError;
@@ -101,6 +102,9 @@ pub enum RunnerError {
     /// The kernel could not be compiled or instantiated at all.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
+    /// The kernel's process failed; the experts that it held are loaded again when they are next asked for.
+    #[error(transparent)]
+    Process(#[from] KernelError),
     /// The GPU or its process failed; the experts that it held are loaded again when they are next asked for.
     #[error(transparent)]
     Gpu(#[from] GpuError),

@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvasir_model::{ExpertIndex, LayerIndex};
 use kvasir_numerics::{Matrix, RowFormat, Swiglu};
-use kvasir_sandbox::{
-    CompiledKernel, ExpertHandle, ExpertShape, KernelInstance, KernelLimits, MatrixShape, SandboxError,
-    WeightFormat,
-};
+use kvasir_sandbox::{ExpertShape, KernelLimits, MatrixShape, WeightFormat};
 
 use crate::error::RunnerError;
+use crate::evaluator::{Evaluator, EvaluatorError, Handle, Instance};
 use crate::request::ExpertRows;
 use crate::runner::ExpertSource;
 
@@ -22,7 +20,7 @@ const LAYOUT_SHARE: u64 = 16;
 
 /// What all lanes of a runner share.
 pub(crate) struct Shared {
-    pub kernel: CompiledKernel,
+    pub kernel: Evaluator,
     pub limits: KernelLimits,
     /// Most expert bytes in all lanes.
     pub held_limit: u64,
@@ -46,6 +44,8 @@ pub(crate) struct Rows<'a> {
 
 #[derive(Default)]
 pub(crate) struct Lane {
+    /// Its number within the runner.
+    number: usize,
     instances: Vec<Option<Room>>,
     experts: HashMap<(u16, u16), Held>,
     bytes: u64,
@@ -55,13 +55,13 @@ pub(crate) struct Lane {
 
 /// An instance and how many expert bytes it holds.
 struct Room {
-    instance: KernelInstance,
+    instance: Instance,
     bytes: u64,
 }
 
 struct Held {
     room: usize,
-    handle: ExpertHandle,
+    handle: Handle,
     bytes: u64,
     hidden: usize,
     row_format: RowFormat,
@@ -69,7 +69,12 @@ struct Held {
 }
 
 impl Lane {
-    pub fn holds(&self, layer: LayerIndex, expert: ExpertIndex) -> bool {
+    pub fn new(number: usize) -> Self {
+        Lane { number, ..Lane::default() }
+    }
+
+    pub fn holds(&mut self, shared: &Shared, layer: LayerIndex, expert: ExpertIndex) -> bool {
+        self.forget_the_lost(shared);
         self.experts.contains_key(&(layer.0, expert.0))
     }
 
@@ -83,7 +88,7 @@ impl Lane {
         out: &mut [f32],
     ) -> Result<(), RunnerError> {
         let (layer, expert) = (rows.layer, request.expert);
-        if !self.holds(layer, expert) {
+        if !self.holds(shared, layer, expert) {
             let source = source.ok_or(RunnerError::NotHeld { layer, expert })?;
             self.read(shared, source, layer, expert)?;
         }
@@ -106,12 +111,9 @@ impl Lane {
         let at_once = shared.kernel.request().rows_per_call.max(1) as usize;
         for (rows_now, out) in request.rows.chunks(at_once).zip(out.chunks_mut(at_once * rows.hidden)) {
             let bytes = select(rows, rows_now, &mut self.gathered);
-            match room.instance.forward(&held.handle, bytes, rows_now.len() as u32) {
-                Ok(values) => out.copy_from_slice(&values),
-                Err(source) => {
-                    let lost = room.instance.is_poisoned().then_some(held.room);
-                    return Err(self.failed(shared, lost, layer, expert, source));
-                }
+            let answered = room.instance.forward_into(&held.handle, bytes, rows_now.len() as u32, out);
+            if let Err(error) = answered {
+                return Err(self.failed(shared, layer, expert, error));
             }
         }
         Ok(())
@@ -125,7 +127,7 @@ impl Lane {
         expert: ExpertIndex,
         weights: &Swiglu<'_>,
     ) -> Result<(), RunnerError> {
-        if self.holds(layer, expert) {
+        if self.holds(shared, layer, expert) {
             return Err(RunnerError::AlreadyHeld { layer, expert });
         }
         let bytes = stored_bytes(weights);
@@ -147,15 +149,17 @@ impl Lane {
         shared.held_bytes.fetch_sub(held.bytes, Ordering::Relaxed);
         let Some(room) = self.instances[held.room].as_mut() else { return };
         room.bytes -= held.bytes;
-        if let Err(source) = room.instance.unload(held.handle) {
-            self.failed(shared, Some(held.room), layer, expert, source);
+        if let Err(error) = room.instance.unload(held.handle) {
+            // A kernel that fails even at this is not used again.
+            self.lose(shared, held.room);
+            self.failed(shared, layer, expert, error);
         }
     }
 
     /// Forgets everything: after a panic nothing here is known to be whole.
     pub fn reset(&mut self, shared: &Shared) {
         shared.held_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        *self = Lane::default();
+        *self = Lane::new(self.number);
     }
 
     /// Reads an expert from its source; the experts unused for longest make room for it.
@@ -212,8 +216,8 @@ impl Lane {
             None => {
                 let instance = shared
                     .kernel
-                    .instantiate(shared.limits)
-                    .map_err(|source| RunnerError::Kernel { layer, expert, source })?;
+                    .instantiate(self.number, shared.limits)
+                    .map_err(|error| error.of(layer, expert))?;
                 let fresh = Some(Room { instance, bytes: 0 });
                 match self.instances.iter().position(Option::is_none) {
                     Some(index) => {
@@ -246,43 +250,46 @@ impl Lane {
                 self.experts.insert((layer.0, expert.0), held);
                 Ok(())
             }
-            Err(source) => {
-                let lost = room.instance.is_poisoned().then_some(index);
-                Err(self.failed(shared, lost, layer, expert, source))
+            Err(error) => Err(self.failed(shared, layer, expert, error)),
+        }
+    }
+
+    /// After a failure: ends the instances that it took, and says what happened to the expert.
+    fn failed(
+        &mut self,
+        shared: &Shared,
+        layer: LayerIndex,
+        expert: ExpertIndex,
+        error: EvaluatorError,
+    ) -> RunnerError {
+        tracing::debug!(layer = layer.0, expert = expert.0, %error, "a kernel failed");
+        self.forget_the_lost(shared);
+        error.of(layer, expert)
+    }
+
+    /// Ends the instances that failed or went with their process, and forgets their experts; they are loaded again when asked for.
+    fn forget_the_lost(&mut self, shared: &Shared) {
+        for index in 0..self.instances.len() {
+            if self.instances[index].as_ref().is_some_and(|room| room.instance.is_poisoned()) {
+                self.lose(shared, index);
             }
         }
     }
 
-    /// Ends the instance `lost`, if one failed, and forgets its experts; they are loaded again when asked for.
-    fn failed(
-        &mut self,
-        shared: &Shared,
-        lost: Option<usize>,
-        layer: LayerIndex,
-        expert: ExpertIndex,
-        source: SandboxError,
-    ) -> RunnerError {
-        if let Some(lost) = lost {
-            self.instances[lost] = None;
-            let before = self.experts.len();
-            let mut freed = 0;
-            self.experts.retain(|_, held| {
-                let stays = held.room != lost;
-                freed += if stays { 0 } else { held.bytes };
-                stays
-            });
-            self.bytes -= freed;
-            shared.held_bytes.fetch_sub(freed, Ordering::Relaxed);
-            shared.failures.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(
-                layer = layer.0,
-                expert = expert.0,
-                experts_lost = before - self.experts.len(),
-                error = %source,
-                "a kernel instance failed and was ended"
-            );
-        }
-        RunnerError::Kernel { layer, expert, source }
+    fn lose(&mut self, shared: &Shared, lost: usize) {
+        self.instances[lost] = None;
+        let before = self.experts.len();
+        let mut freed = 0;
+        self.experts.retain(|_, held| {
+            let stays = held.room != lost;
+            freed += if stays { 0 } else { held.bytes };
+            stays
+        });
+        self.bytes -= freed;
+        shared.held_bytes.fetch_sub(freed, Ordering::Relaxed);
+        shared.failures.fetch_add(1, Ordering::Relaxed);
+        let experts_lost = before - self.experts.len();
+        tracing::warn!(lane = self.number, experts_lost, "a kernel instance failed and was ended");
     }
 }
 

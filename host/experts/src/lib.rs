@@ -8,6 +8,7 @@
 
 mod conformance;
 mod error;
+mod evaluator;
 mod gpu_lane;
 mod lane;
 mod local;
@@ -18,11 +19,13 @@ mod shader_proof;
 
 pub use conformance::{ConformanceError, Report, conformance};
 pub use error::RunnerError;
+pub use evaluator::Isolation;
 pub use kvasir_backbone::{Call, Completed};
 pub use kvasir_gpu::{
     Adapter, AdapterChoice, AdapterKind, Deadlines, FailureHistory, FailureKind, GpuError, GpuOptions,
     MemoryHistory,
 };
+pub use kvasir_kernel::{KernelError, KernelOptions, Walls};
 pub use kvasir_model::{ExpertIndex, LayerIndex};
 pub use kvasir_numerics::{Format, InstructionSet, RowFormat, Swiglu};
 pub use kvasir_plugin::VerifiedPlugin;

@@ -8,14 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvasir_gpu::{Adapter, GpuOptions};
+use kvasir_kernel::Walls;
 use kvasir_model::{ExpertIndex, LayerIndex};
 use kvasir_numerics::{RowFormat, Swiglu};
 use kvasir_plugin::{Class, PluginDigest, VerifiedPlugin};
-use kvasir_sandbox::{CompiledKernel, Engine, Fault, KernelLimits, SandboxError};
+use kvasir_sandbox::{CompiledKernel, Fault, KernelLimits, SandboxError};
 use kvasir_threads::share;
 
 use crate::conformance::prove;
 use crate::error::RunnerError;
+use crate::evaluator::{Evaluator, EvaluatorError, Isolation};
 use crate::gpu_lane::GpuLane;
 use crate::lane::{Lane, Rows, Shared};
 use crate::request::{ExpertRows, combine};
@@ -40,6 +42,8 @@ pub trait ExpertSource: Send + Sync {
 pub struct RunnerOptions {
     /// Where experts are computed.
     pub device: Device,
+    /// In which process kernels compute.
+    pub isolation: Isolation,
     /// Lanes that compute side by side; expert e belongs to lane e mod lanes. More lanes than threads share the work more
     /// evenly. A lane opens another instance when its latest one is full.
     pub instances: NonZeroUsize,
@@ -84,6 +88,7 @@ impl Default for RunnerOptions {
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         RunnerOptions {
             device: Device::Cpu,
+            isolation: Isolation::InProcess,
             instances: threads.saturating_mul(NonZeroUsize::MIN.saturating_add(3)),
             limits: KernelLimits::default(),
             held_bytes: None,
@@ -95,10 +100,14 @@ impl ExpertRunner {
     /// Compiles `plugin` in the process's shared engine and proves it on its golden vectors before it may answer anything; with
     /// [`Device::Gpu`] its shader too. Experts whose matrices the shader does not evaluate are computed by the WASM kernel.
     pub fn new(plugin: &VerifiedPlugin, options: RunnerOptions) -> Result<Self, RunnerError> {
-        let kernel = CompiledKernel::compile(&Engine::shared()?, plugin)?;
-        prove(plugin, &kernel)?;
+        let evaluator = Evaluator::new(plugin, &options.isolation, options.instances.get());
+        let evaluator = evaluator.map_err(|error| match error {
+            EvaluatorError::Sandbox(error) => RunnerError::Sandbox(error),
+            EvaluatorError::Process(error) => RunnerError::Process(error),
+        })?;
+        prove(plugin, &evaluator)?;
         let device = options.device.clone();
-        let mut runner = ExpertRunner::from_kernel(kernel, options);
+        let mut runner = ExpertRunner::from_evaluator(evaluator, options);
         if plugin.manifest().class == Class::Tolerance {
             runner.class = KernelClass::Tolerance;
         }
@@ -114,6 +123,10 @@ impl ExpertRunner {
     /// A runner of a kernel that the caller has compiled, on the processor, without proving it on golden vectors. It takes the
     /// kernel for exact.
     pub fn from_kernel(kernel: CompiledKernel, options: RunnerOptions) -> Self {
+        Self::from_evaluator(Evaluator::InProcess(kernel), options)
+    }
+
+    fn from_evaluator(kernel: Evaluator, options: RunnerOptions) -> Self {
         let held_limit = options.held_bytes.unwrap_or(u64::MAX);
         let shared = Shared {
             kernel,
@@ -123,7 +136,7 @@ impl ExpertRunner {
             held_bytes: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         };
-        let lanes = (0..options.instances.get()).map(|_| Mutex::new(Lane::default())).collect();
+        let lanes = (0..options.instances.get()).map(|number| Mutex::new(Lane::new(number))).collect();
         ExpertRunner { shared, lanes, gpu: None, report: None, class: KernelClass::Exact }
     }
 
@@ -145,6 +158,16 @@ impl ExpertRunner {
     /// How close the plugin's shader came to the definition when it was proven, if a GPU is in use.
     pub fn shader_report(&self) -> Option<&ShaderReport> {
         self.report.as_ref()
+    }
+
+    /// The walls around the kernel's process; `None` where it computes in this one.
+    pub fn walls(&self) -> Option<Walls> {
+        self.shared.kernel.walls()
+    }
+
+    /// The number of the kernel's process, for people and for tests; `None` where none runs.
+    pub fn process_id(&self) -> Option<u32> {
+        self.shared.kernel.process_id()
     }
 
     /// Loads an expert. Loading it twice is an error, as is exceeding `held_bytes`.
@@ -176,7 +199,7 @@ impl ExpertRunner {
     /// Whether an expert is held now. An expert is lost when the instance that holds it fails.
     pub fn holds(&self, layer: LayerIndex, expert: ExpertIndex) -> bool {
         self.gpu().is_some_and(|mut gpu| gpu.holds(&self.shared, layer, expert))
-            || self.lane(expert).holds(layer, expert)
+            || self.lane(expert).holds(&self.shared, layer, expert)
     }
 
     /// Bytes of the experts held.
@@ -325,7 +348,9 @@ impl ExpertRunner {
             let expert = request.expert;
             if gpu.keep(&self.shared, layer, expert) {
                 on_gpu.insert(expert);
-            } else if let (Some(source), false) = (source, self.lane(expert).holds(layer, expert)) {
+            } else if let (Some(source), false) =
+                (source, self.lane(expert).holds(&self.shared, layer, expert))
+            {
                 let mut taken = Ok(false);
                 source
                     .expert(layer, expert, &mut |weights| {

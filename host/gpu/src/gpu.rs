@@ -4,10 +4,10 @@
 use std::iter::once;
 use std::time::{Duration, Instant};
 
+use kvasir_kernel::FailureKind;
 use kvasir_plugin::PluginDigest;
 
 use crate::error::GpuError;
-use crate::history::FailureKind;
 use crate::message::{
     ExpertShape, MAX_CALL_BYTES, MAX_CHUNK_BYTES, MAX_PARTS, MAX_SOURCE_BYTES, Part, Reply, Request, Rows,
 };

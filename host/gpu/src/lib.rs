@@ -9,7 +9,6 @@
 mod error;
 pub mod frame;
 mod gpu;
-mod history;
 pub mod message;
 mod options;
 mod pipe;
@@ -17,6 +16,6 @@ mod process;
 
 pub use error::GpuError;
 pub use gpu::{Gpu, Timing, bandwidth, describe};
-pub use history::{FailureHistory, FailureKind, MemoryHistory};
+pub use kvasir_kernel::{FailureHistory, FailureKind, MemoryHistory};
 pub use options::{Adapter, AdapterChoice, AdapterKind, Deadlines, GpuOptions, PROGRAM_VARIABLE};
 pub use process::{confined, find_program};

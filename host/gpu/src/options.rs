@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::history::{FailureHistory, MemoryHistory};
+use kvasir_kernel::{FailureHistory, MemoryHistory};
 
 /// The environment variable that names the program `kvasir-gpu`.
 pub const PROGRAM_VARIABLE: &str = "KVASIR_GPU_PROGRAM";

@@ -285,13 +285,5 @@ fn listen(errors: ChildStderr, kept: &Mutex<VecDeque<String>>) {
 /// # Errors
 /// [`GpuError::NoProgram`] where it is at none of these places.
 pub fn find_program() -> Result<PathBuf, GpuError> {
-    if let Some(program) = std::env::var_os(PROGRAM_VARIABLE).filter(|program| !program.is_empty()) {
-        return Ok(program.into());
-    }
-    let this = std::env::current_exe().unwrap_or_default();
-    let beside = this.parent().unwrap_or(&this);
-    let candidates = [Some(beside), beside.parent()];
-    let found =
-        candidates.into_iter().flatten().map(|folder| folder.join(PROGRAM)).find(|file| file.is_file());
-    found.ok_or_else(|| GpuError::NoProgram { beside: beside.to_owned() })
+    kvasir_kernel::find_program(PROGRAM, PROGRAM_VARIABLE).map_err(|beside| GpuError::NoProgram { beside })
 }

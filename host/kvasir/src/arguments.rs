@@ -198,6 +198,14 @@ pub enum DeviceArgument {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+pub enum IsolationArgument {
+    /// In a process of the kernel's own, without network, files or keys, with bounded memory.
+    Process,
+    /// In this program's process, behind the WebAssembly engine alone.
+    None,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 pub enum AcceptArgument {
     /// Equal bit for bit to what this machine computes: workers that compute on a GPU are refused.
     Exact,
@@ -239,6 +247,9 @@ pub struct WorkerArguments {
     /// What computes experts [default: cpu].
     #[arg(long, env = "KVASIR_DEVICE", value_name = "DEVICE")]
     pub device: Option<DeviceArgument>,
+    /// In which process kernels compute [default: process].
+    #[arg(long, env = "KVASIR_ISOLATION", value_name = "ISOLATION")]
+    pub isolation: Option<IsolationArgument>,
     /// Threads that compute [default: one a core].
     #[arg(short, long, env = "KVASIR_THREADS", value_name = "N")]
     pub threads: Option<usize>,
@@ -347,6 +358,15 @@ impl From<DeviceArgument> for operate::choices::DeviceChoice {
     }
 }
 
+impl From<IsolationArgument> for operate::choices::IsolationChoice {
+    fn from(argument: IsolationArgument) -> Self {
+        match argument {
+            IsolationArgument::Process => operate::choices::IsolationChoice::Process,
+            IsolationArgument::None => operate::choices::IsolationChoice::None,
+        }
+    }
+}
+
 impl From<AcceptArgument> for operate::choices::AcceptChoice {
     fn from(argument: AcceptArgument) -> Self {
         match argument {
@@ -400,6 +420,7 @@ impl From<&WorkerArguments> for operate::serve_worker::WorkerSettings {
             plugin: arguments.plugin.clone(),
             trust: arguments.trust.clone(),
             device: arguments.device.map(Into::into),
+            isolation: arguments.isolation.map(Into::into),
             threads: arguments.threads,
             memory_mebibytes: arguments.memory,
             receipts: arguments.receipts.clone(),

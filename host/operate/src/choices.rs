@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use kvasir_experts::{Device, GpuOptions};
+use kvasir_experts::{Device, GpuOptions, Isolation, KernelOptions};
 use kvasir_wire::handshake::Class;
 use serde::Deserialize;
 
 use crate::quarantine::FailureFiles;
 use crate::settings::Settings;
+
+/// Folder of compiled kernels, in the data folder.
+const COMPILED_FOLDER: &str = "compiled-kernels";
 
 /// The loosest class of results that a backbone accepts from workers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -62,6 +65,41 @@ impl DeviceChoice {
                 let history = Arc::new(FailureFiles::open(settings)?);
                 Device::Gpu(GpuOptions { history, ..GpuOptions::default() })
             }
+        })
+    }
+}
+
+/// In which process the kernels of a plugin compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IsolationChoice {
+    /// In a confined process of the plugin's own.
+    Process,
+    /// In this program's, behind the WebAssembly engine alone.
+    None,
+}
+
+impl IsolationChoice {
+    /// The word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            IsolationChoice::Process => "process",
+            IsolationChoice::None => "none",
+        }
+    }
+
+    /// The isolation for a runner. Compiled kernels are kept, and failures remembered, in the data folder.
+    ///
+    /// # Errors
+    /// Where these cannot be written.
+    pub fn open(self, settings: &Settings) -> Result<Isolation> {
+        Ok(match self {
+            IsolationChoice::None => Isolation::InProcess,
+            IsolationChoice::Process => Isolation::Process(KernelOptions {
+                cache: Some(settings.data_folder.join(COMPILED_FOLDER)),
+                history: Arc::new(FailureFiles::of_kernels(settings)?),
+                ..KernelOptions::default()
+            }),
         })
     }
 }

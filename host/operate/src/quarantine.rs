@@ -1,9 +1,8 @@
-//! Plugins that made the GPU's process fail, remembered in files, so that a restart forgets none; and `kvasir plugin
-//! quarantine`, which shows and lifts.
+//! Plugins that failed, remembered in files, so that a restart forgets none; and `kvasir plugin quarantine`, which shows and lifts.
 //!
-//! One file for each plugin in the folder `gpu-failures` of the data folder, one line for each failure: unix seconds and what
-//! happened. Lines are appended, so that several programs may count at one time. Nothing is ever forgotten by itself: who wants
-//! a plugin back on the GPU lifts its quarantine.
+//! One file for each plugin in a folder of the data folder, `gpu-failures` or `kernel-failures`, one line for each failure: unix
+//! seconds and what happened. Lines are appended, so that several programs may count at one time. Nothing is ever forgotten by
+//! itself: who wants a plugin back lifts its quarantine.
 
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
@@ -19,11 +18,13 @@ use serde_json::json;
 use crate::settings::Settings;
 use crate::{files, output, setup};
 
-/// Folder of the files, in the data folder.
+/// Folder of the files of shaders, in the data folder.
 const FOLDER: &str = "gpu-failures";
+/// Folder of the files of WASM kernels in processes of their own.
+const KERNEL_FOLDER: &str = "kernel-failures";
 /// What the files' names end in.
 const EXTENSION: &str = "failures";
-/// Most bytes that are read of one file: a thousand times the lines that end a plugin's life on the GPU.
+/// Most bytes that are read of one file: a thousand times the lines that end a plugin's life.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
 /// Counts failures in files.
@@ -35,13 +36,25 @@ pub struct FailureFiles {
 }
 
 impl FailureFiles {
-    /// The files of these settings; their folder is made where it is missing.
+    /// The files of shaders; their folder is made where it is missing.
     ///
     /// # Errors
     /// Where nothing can be written there: a quarantine would not outlive the program.
     pub fn open(settings: &Settings) -> Result<FailureFiles> {
-        let folder = settings.data_folder.join(FOLDER);
-        files::writable_folder(&folder).context("failures of kernels on the GPU could not be remembered")?;
+        Self::in_folder(settings, FOLDER)
+    }
+
+    /// The files of WASM kernels in processes of their own.
+    ///
+    /// # Errors
+    /// As [`FailureFiles::open`].
+    pub fn of_kernels(settings: &Settings) -> Result<FailureFiles> {
+        Self::in_folder(settings, KERNEL_FOLDER)
+    }
+
+    fn in_folder(settings: &Settings, folder: &str) -> Result<FailureFiles> {
+        let folder = settings.data_folder.join(folder);
+        files::writable_folder(&folder).context("failures of kernels could not be remembered")?;
         Ok(FailureFiles { folder, unwritten: Mutex::default() })
     }
 
@@ -55,7 +68,7 @@ impl FailureHistory for FailureFiles {
         let unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
         let unwritten = unwritten.get(&plugin).copied().unwrap_or(0);
         let path = self.path(plugin);
-        // A file that cannot be read may say anything: the plugin stays away from the GPU.
+        // A file that cannot be read may say anything: the plugin is not run.
         lines(&path).map_or_else(
             |error| {
                 tracing::error!(%error, path = %path.display(), "cannot be read, so the plugin counts as failed");
@@ -69,6 +82,7 @@ impl FailureHistory for FailureFiles {
         let kind = match kind {
             FailureKind::Deadline => "killed at its deadline",
             FailureKind::Crash => "ended by itself",
+            FailureKind::Trap => "trapped or exceeded a limit",
         };
         let path = self.path(plugin);
         if let Err(error) = append(&path, &format!("{} {kind}\n", setup::now().0)) {
@@ -84,52 +98,66 @@ impl FailureHistory for FailureFiles {
 /// What to do about a plugin in quarantine; to be shown where one is the reason for something.
 pub fn remedy(plugin: impl std::fmt::Display) -> String {
     format!(
-        "its kernel for the GPU ran too long or crashed: tell its publisher; `--device cpu` computes with its WASM kernel; \
-         `kvasir plugin quarantine --lift {plugin}` lets it on the GPU again"
+        "a kernel of it ran too long, trapped or crashed: tell its publisher; `kvasir plugin quarantine` says where and how often, \
+         `kvasir plugin quarantine --lift {plugin}` lets it run again, and if it was on the GPU, `--device cpu` computes with its WASM \
+         kernel"
     )
 }
 
-/// `kvasir plugin quarantine`: the plugins that failed on the GPU, or the end of one's quarantine.
+/// `kvasir plugin quarantine`: the plugins that failed, or the end of one's quarantine.
 ///
 /// # Errors
 /// Where a file cannot be read or removed, or the plugin to lift is not among them.
 pub fn command(settings: &Settings, lift: Option<&str>, json: bool) -> Result<()> {
-    let folder = settings.data_folder.join(FOLDER);
+    let folders = [FOLDER, KERNEL_FOLDER].map(|folder| settings.data_folder.join(folder));
     if let Some(digest) = lift {
         let Some(plugin) = PluginDigest::from_hex(digest) else {
             bail!(
                 "{digest:?} is no plugin digest: give 64 lower-case hexadecimal digits, as the list shows them"
             );
         };
-        let path = folder.join(format!("{plugin}.{EXTENSION}"));
-        fs::remove_file(&path).with_context(|| {
-            format!(
-                "no failure of plugin {plugin} is remembered in {}, or it cannot be removed",
-                folder.display()
-            )
-        })?;
+        let mut lifted = false;
+        for folder in &folders {
+            match fs::remove_file(folder.join(format!("{plugin}.{EXTENSION}"))) {
+                Ok(()) => lifted = true,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    let what =
+                        format!("the failures of plugin {plugin} in {} cannot be removed", folder.display());
+                    return Err(error).context(what);
+                }
+            }
+        }
+        if !lifted {
+            bail!("no failure of plugin {plugin} is remembered in {}", settings.data_folder.display());
+        }
         return if json {
             output::object(&json!({"lifted": plugin.to_string()}))
         } else {
-            output::line(format!("plugin {plugin} may run on the GPU again; restart the worker"))
+            output::line(format!("plugin {plugin} may run again; restart the worker"))
         };
     }
     let after = GpuOptions::default().quarantine_after;
     let mut plugins = Vec::new();
-    for (plugin, lines) in all(&folder)? {
-        let quarantined = lines.len() >= after as usize;
-        plugins.push(json!({"plugin": plugin.to_string(), "failures": lines, "quarantined": quarantined}));
+    for (folder, kernel) in folders.iter().zip(["shader", "wasm"]) {
+        for (plugin, lines) in all(folder)? {
+            let quarantined = lines.len() >= after as usize;
+            plugins.push(json!({
+                "plugin": plugin.to_string(), "kernel": kernel, "failures": lines, "quarantined": quarantined,
+            }));
+        }
     }
     if json {
         return output::object(&json!({"quarantined_after": after, "plugins": plugins}));
     }
     if plugins.is_empty() {
-        return output::line("no plugin has failed on the GPU");
+        return output::line("no plugin has failed");
     }
     let mut text = Vec::new();
     for plugin in &plugins {
         let state = if plugin["quarantined"] == true { "in quarantine" } else { "may still run" };
-        text.push(format!("{}  {state}", plugin["plugin"].as_str().unwrap_or_default()));
+        let kernel = plugin["kernel"].as_str().unwrap_or_default();
+        text.push(format!("{}  its {kernel} kernel {state}", plugin["plugin"].as_str().unwrap_or_default()));
         let lines = plugin["failures"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str);
         text.extend(lines.map(|line| format!("  {line}")));
     }
@@ -212,20 +240,23 @@ mod tests {
         assert_eq!(files.failures(PLUGIN), 0);
         assert_eq!(files.record(PLUGIN, FailureKind::Deadline), 1);
         assert_eq!(files.record(PLUGIN, FailureKind::Crash), 2);
+        let kernels = FailureFiles::of_kernels(&settings).unwrap();
+        assert_eq!(kernels.failures(PLUGIN), 0, "the shader's failures are not the kernel's");
+        assert_eq!(kernels.record(PLUGIN, FailureKind::Trap), 1);
         let again = FailureFiles::open(&settings).unwrap();
         assert_eq!(again.failures(PLUGIN), 2);
         assert_eq!(again.failures(PluginDigest([1; 32])), 0);
         assert_eq!(all(&settings.data_folder.join(FOLDER)).unwrap()[0].1.len(), 2);
 
         command(&settings, Some(&PLUGIN.to_string()), true).unwrap();
-        assert_eq!(again.failures(PLUGIN), 0);
+        assert_eq!((again.failures(PLUGIN), kernels.failures(PLUGIN)), (0, 0));
         for wrong in [PLUGIN.to_string(), "../../elsewhere".to_owned(), "AB".repeat(32)] {
             assert!(command(&settings, Some(&wrong), true).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn what_cannot_be_read_keeps_the_plugin_off_the_gpu() {
+    fn what_cannot_be_read_keeps_the_plugin_from_running() {
         let home = tempfile::tempdir().unwrap();
         let files = FailureFiles::open(&settings(home.path())).unwrap();
         fs::create_dir(files.path(PLUGIN)).unwrap();

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvasir_experts::{GpuError, RunnerError};
+use kvasir_experts::{GpuError, KernelError, RunnerError};
 use kvasir_worker::{Event, EventSink, Fault, Worker, WorkerError, WorkerOptions};
 use serde_json::{Value, json};
 
-use crate::choices::DeviceChoice;
+use crate::choices::{DeviceChoice, IsolationChoice};
 use crate::local::{open_model, threads, verified_plugin};
 use crate::memory::expert_bytes;
 use crate::remote::read_ticket;
@@ -40,6 +40,8 @@ pub struct WorkerSettings {
     pub trust: Option<PathBuf>,
     /// What computes experts; none means the settings file's, or the processor.
     pub device: Option<DeviceChoice>,
+    /// In which process kernels compute; none means the settings file's, or one of their own.
+    pub isolation: Option<IsolationChoice>,
     /// Threads that compute.
     pub threads: Option<usize>,
     /// Most memory for experts, in MiB; none means half of what is free.
@@ -63,8 +65,10 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
     let receipts = options.receipts.clone().unwrap_or_else(|| settings.data_folder.join("receipts"));
     files::writable_folder(&receipts).context("receipts could not be kept")?;
     let device = settings.device(options.device).open(settings)?;
+    let isolation = settings.isolation(options.isolation).open(settings)?;
     let worker = Worker::new(WorkerOptions {
         device,
+        isolation,
         certificate_authority: options.certificate_authority.clone(),
         model: model.map(Arc::new),
         store_bytes: expert_bytes(options.memory_mebibytes),
@@ -120,9 +124,12 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
 fn with_remedy(error: WorkerError) -> anyhow::Error {
     let plugin = match &error {
         WorkerError::Quarantined { plugin } => plugin.to_string(),
-        WorkerError::Plugin { source: RunnerError::Gpu(GpuError::Quarantined { plugin, .. }), .. } => {
-            plugin.to_string()
-        }
+        WorkerError::Plugin {
+            source:
+                RunnerError::Gpu(GpuError::Quarantined { plugin, .. })
+                | RunnerError::Process(KernelError::Quarantined { plugin, .. }),
+            ..
+        } => plugin.to_string(),
         _ => return error.into(),
     };
     anyhow::Error::from(error).context(quarantine::remedy(plugin))
@@ -168,6 +175,10 @@ fn as_json(event: &Event) -> Value {
         Event::Proven { plugin, class, device, software, vectors, vectors_on_device } => json!({
             "event": "proven", "plugin": plugin, "class": class, "device": device, "software": software,
             "vectors": vectors, "vectors_on_device": vectors_on_device,
+        }),
+        Event::Confined { plugin, process, no_new_privileges, seccomp, memory_limit, landlock } => json!({
+            "event": "confined", "plugin": plugin, "process": process, "no_new_privileges": no_new_privileges,
+            "seccomp": seccomp, "memory_limit": memory_limit, "landlock": landlock,
         }),
         Event::Lost { experts, reason } => json!({"event": "lost", "experts": experts, "reason": reason}),
         Event::Quarantined { plugin, failures } => json!({
@@ -233,11 +244,18 @@ fn for_people() -> EventSink {
                 });
                 format!("{vectors} golden vectors passed on the CPU{on_device}; results are of class {class}")
             }
+            Event::Confined { landlock, .. } => {
+                let landlock = match landlock {
+                    0 => "landlock is absent from this system".to_owned(),
+                    version => format!("landlock version {version}"),
+                };
+                format!("the kernel computes in a process without network and files (seccomp, {landlock})")
+            }
             Event::Lost { experts, reason } => {
                 format!("{experts} experts lost, to be loaded again: {reason}")
             }
             Event::Quarantined { plugin, failures } => format!(
-                "plugin {plugin} failed {failures} times on the GPU and is not run on it any more; {}",
+                "plugin {plugin} failed {failures} times and is not run any more; {}",
                 quarantine::remedy(&plugin)
             ),
             Event::Paired { session, class, .. } => {

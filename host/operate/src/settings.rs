@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use etcetera::{AppStrategy, AppStrategyArgs, choose_app_strategy};
 use serde::Deserialize;
 
-use crate::choices::{AcceptChoice, DeviceChoice};
+use crate::choices::{AcceptChoice, DeviceChoice, IsolationChoice};
 use crate::files;
 
 /// The settings file may not be larger: it is read whole.
@@ -30,6 +30,8 @@ pub struct SettingsFile {
     pub threads: Option<usize>,
     /// What computes experts on this machine: `cpu` or `gpu`.
     pub device: Option<DeviceChoice>,
+    /// In which process `worker` runs kernels: `process` or `none`.
+    pub isolation: Option<IsolationChoice>,
     /// The loosest class of results that `run` accepts from workers: `exact` or `tolerance`.
     pub accept: Option<AcceptChoice>,
 }
@@ -112,6 +114,11 @@ impl Settings {
         named.or(self.file.device).unwrap_or_default()
     }
 
+    /// In which process a worker runs kernels: in one of their own, unless somebody says otherwise.
+    pub fn isolation(&self, named: Option<IsolationChoice>) -> IsolationChoice {
+        named.or(self.file.isolation).unwrap_or(IsolationChoice::Process)
+    }
+
     /// The loosest class of results that is accepted from workers.
     pub fn accept(&self, named: Option<AcceptChoice>) -> AcceptChoice {
         named.or(self.file.accept).unwrap_or_default()
@@ -136,7 +143,7 @@ mod tests {
         let none = Settings::load(None, Some(home.path())).unwrap();
         assert!(none.plugin(None).starts_with(home.path()));
         fs::create_dir_all(home.path().join("config")).unwrap();
-        let text = "plugin = '/elsewhere/k.kvp'\nthreads = 3\ndevice = 'gpu'\naccept = 'tolerance'\n";
+        let text = "plugin = '/elsewhere/k.kvp'\nthreads = 3\ndevice = 'gpu'\naccept = 'tolerance'\nisolation = 'none'\n";
         fs::write(home.path().join("config/config.toml"), text).unwrap();
         let some = Settings::load(None, Some(home.path())).unwrap();
         assert_eq!(some.plugin(None), Path::new("/elsewhere/k.kvp"));
@@ -144,6 +151,9 @@ mod tests {
         assert_eq!(some.threads(None), Some(3));
         assert_eq!((none.device(None), none.accept(None)), (DeviceChoice::Cpu, AcceptChoice::Exact));
         assert_eq!((some.device(None), some.accept(None)), (DeviceChoice::Gpu, AcceptChoice::Tolerance));
+        assert_eq!(none.isolation(None), IsolationChoice::Process);
+        assert_eq!(some.isolation(None), IsolationChoice::None);
+        assert_eq!(some.isolation(Some(IsolationChoice::Process)), IsolationChoice::Process);
         assert_eq!(some.device(Some(DeviceChoice::Cpu)), DeviceChoice::Cpu);
         assert_eq!(some.accept(Some(AcceptChoice::Exact)), AcceptChoice::Exact);
     }

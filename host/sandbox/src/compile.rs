@@ -17,6 +17,7 @@ use crate::scan::{KernelFacts, inspect};
 #[derive(Clone)]
 pub struct CompiledKernel {
     engine: Engine,
+    component: Component,
     prepared: Arc<dyn Prepared>,
     contract: Version,
     plugin: PluginDigest,
@@ -38,27 +39,87 @@ impl CompiledKernel {
         engine: &Engine,
         plugin: &VerifiedPlugin,
     ) -> Result<Self, SandboxError> {
-        let versions: Vec<Version> = spoken.iter().map(|contract| contract.version).collect();
-        let version = negotiate(&plugin.manifest().world, &versions)?;
+        let version = negotiated(spoken, plugin)?;
         let facts = inspect(plugin.component())?;
         let component = compile_apart(engine, plugin.component())?;
+        let contract = spoken.iter().filter(|contract| contract.version == version);
+        let kernel = Self::link(engine, component, contract, facts)?;
+        Ok(CompiledKernel { plugin: plugin.digest(), request: plugin.manifest().limits, ..kernel })
+    }
+
+    /// As [`CompiledKernel::compile`], for a process that is given nothing of a plugin but its component: the manifest's world and
+    /// requests are whoever handed it over's to check, and the plugin's digest is zero here. Of the contracts that this host speaks
+    /// it is the newest that the component has.
+    ///
+    /// # Errors
+    /// As [`CompiledKernel::compile`].
+    pub fn compile_component(engine: &Engine, component: &[u8]) -> Result<Self, SandboxError> {
+        let facts = inspect(component)?;
+        Self::link(engine, compile_apart(engine, component)?, SPOKEN.iter().rev(), facts)
+    }
+
+    /// The compiled code, for [`CompiledKernel::from_artefact`] of an engine of the same kind.
+    ///
+    /// # Errors
+    /// No memory for it.
+    pub fn artefact(&self) -> Result<Vec<u8>, SandboxError> {
+        self.component.serialize().map_err(|error| SandboxError::Compile { reason: format!("{error:#}") })
+    }
+
+    /// A kernel of code that was compiled before; what it is no wall looks at again.
+    ///
+    /// # Errors
+    /// Code of another engine, or none at all.
+    ///
+    /// # Safety
+    /// `code` is what [`CompiledKernel::artefact`] gave, in this program or in one of the same build: machine code is run as it is.
+    /// Never bytes from outside.
+    pub unsafe fn from_artefact(engine: &Engine, code: &[u8]) -> Result<Self, SandboxError> {
+        // SAFETY: the caller promises that these bytes are the engine's own.
+        let component = unsafe { Component::deserialize(engine.inner(), code) };
+        let component = component.map_err(|error| SandboxError::Compile { reason: format!("{error:#}") })?;
+        Self::link(engine, component, SPOKEN.iter().rev(), KernelFacts::default())
+    }
+
+    /// Refuses a plugin whose manifest names a world that this host does not run.
+    ///
+    /// # Errors
+    /// [`SandboxError::Contract`].
+    pub fn check_world(plugin: &VerifiedPlugin) -> Result<(), SandboxError> {
+        negotiated(SPOKEN, plugin).map(|_| ())
+    }
+
+    /// Links a component to nothing, by the first of `contracts` whose exports it has.
+    fn link<'s>(
+        engine: &Engine,
+        component: Component,
+        contracts: impl Iterator<Item = &'s Spoken>,
+        facts: KernelFacts,
+    ) -> Result<Self, SandboxError> {
         // An empty linker: there is nothing that a kernel could be given.
         let linker = Linker::<State>::new(engine.inner());
-        let wrong_world = |error: wasmtime::Error| SandboxError::WrongWorld {
-            world: contract_world(version),
-            reason: format!("{error:#}"),
-        };
-        let prepared = linker.instantiate_pre(&component).map_err(wrong_world)?;
-        // One of `spoken` has the version, since it was negotiated from them.
-        let prepare = spoken.iter().find(|contract| contract.version == version).map(|found| found.prepare);
-        let prepare = prepare.ok_or_else(|| SandboxError::WrongWorld {
-            world: contract_world(version),
+        let mut refused = None;
+        for Spoken { version, prepare } in contracts {
+            let wrong_world = |error: wasmtime::Error| SandboxError::WrongWorld {
+                world: contract_world(*version),
+                reason: format!("{error:#}"),
+            };
+            match linker.instantiate_pre(&component).and_then(prepare) {
+                Ok(prepared) => {
+                    let request =
+                        Limits { memory_bytes: u64::MAX, fuel_per_call: u64::MAX, rows_per_call: u32::MAX };
+                    let (engine, contract, plugin) = (engine.clone(), *version, PluginDigest([0; 32]));
+                    return Ok(CompiledKernel { engine, component, prepared, contract, plugin, request, facts });
+                }
+                Err(error) => {
+                    refused.get_or_insert_with(|| wrong_world(error));
+                }
+            }
+        }
+        Err(refused.unwrap_or_else(|| SandboxError::WrongWorld {
+            world: "any contract".to_owned(),
             reason: "this host has no bindings for it".to_owned(),
-        })?;
-        let prepared = prepare(prepared).map_err(wrong_world)?;
-        let request = plugin.manifest().limits;
-        let engine = engine.clone();
-        Ok(CompiledKernel { engine, prepared, contract: version, plugin: plugin.digest(), request, facts })
+        }))
     }
 
     /// A fresh instance that holds no experts. It gets the lesser of `limits` and what the plugin requests.
@@ -85,6 +146,11 @@ impl CompiledKernel {
     pub fn facts(&self) -> &KernelFacts {
         &self.facts
     }
+}
+
+fn negotiated(spoken: &[Spoken], plugin: &VerifiedPlugin) -> Result<Version, SandboxError> {
+    let versions: Vec<Version> = spoken.iter().map(|contract| contract.version).collect();
+    Ok(negotiate(&plugin.manifest().world, &versions)?)
 }
 
 fn compile_apart(engine: &Engine, bytes: &[u8]) -> Result<Component, SandboxError> {

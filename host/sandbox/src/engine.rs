@@ -1,5 +1,6 @@
 //! The WebAssembly engine: one configuration for every kernel, and the clock behind deadlines.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 
@@ -72,6 +73,14 @@ impl Engine {
         SHARED.get_or_init(Engine::new).clone()
     }
 
+    /// A number that is the same for engines whose compiled code fits each other: a name for what was compiled, and no proof.
+    pub fn compatibility(&self) -> u64 {
+        // Its keys are constants, and a change with another release of the standard library costs one compilation.
+        let mut hasher = DefaultHasher::new();
+        self.inner.engine.precompile_compatibility_hash().hash(&mut hasher);
+        hasher.finish()
+    }
+
     pub(crate) fn inner(&self) -> &wasmtime::Engine {
         &self.inner.engine
     }
@@ -102,7 +111,9 @@ fn config() -> Config {
         .parallel_compilation(false)
         .wasm_backtrace_details(WasmBacktraceDetails::Disable)
         .wasm_backtrace_max_frames(None)
-        .generate_address_map(false);
+        .generate_address_map(false)
+        // Data segments are copied: images that instances share would need files, which a confined process may not make.
+        .memory_init_cow(false);
     config
 }
 

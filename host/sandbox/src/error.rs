@@ -20,6 +20,11 @@ pub enum SandboxError {
         /// What the validator says.
         reason: String,
     },
+    /// Machine code that an engine has made, in place of WebAssembly.
+    #[error(
+        "kernel.wasm is precompiled machine code; a package carries WebAssembly, which every host compiles itself"
+    )]
+    Precompiled,
     /// Something in the component is larger than its limit.
     #[error(
         "kernel.wasm has {what} of {value}, the limit is {limit} (at byte {offset}); make the kernel smaller"
@@ -35,7 +40,10 @@ pub enum SandboxError {
         offset: usize,
     },
     /// The component wants something from outside. A kernel gets nothing.
-    #[error("kernel.wasm imports {name:?}; a kernel computes and may import nothing, build it without WASI")]
+    #[error(
+        "kernel.wasm imports {name:?}; a kernel computes and may import nothing. WASI is granted by no policy of this version, not \
+         even inert: build the kernel without it"
+    )]
     Import {
         /// The name of the import.
         name: String,

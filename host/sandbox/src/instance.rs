@@ -36,10 +36,7 @@ impl KernelInstance {
         limits: KernelLimits,
     ) -> Result<Self, SandboxError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let mut store = Store::new(
-            engine.inner(),
-            State { memory_limit: limits.memory_bytes, memory_bytes: 0, denied: None },
-        );
+        let mut store = Store::new(engine.inner(), State::new(limits.memory_bytes));
         store.limiter(|state| state);
         store.set_max_component_handles(MAX_HANDLES);
         set_bounds(&mut store, &limits, 0)?;
@@ -153,20 +150,33 @@ impl KernelInstance {
 /// What the engine asks before it gives an instance anything.
 pub(crate) struct State {
     memory_limit: u64,
-    /// The size that the memory was last allowed to have.
+    /// Bytes of all linear memories together.
     memory_bytes: u64,
     /// The largest memory that was asked for and refused in this call.
     denied: Option<u64>,
 }
 
+impl State {
+    fn new(memory_limit: u64) -> Self {
+        State { memory_limit, memory_bytes: 0, denied: None }
+    }
+}
+
 impl ResourceLimiter for State {
-    fn memory_growing(&mut self, _: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        let desired = desired as u64;
-        let granted = desired <= self.memory_limit && maximum.is_none_or(|maximum| desired <= maximum as u64);
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        // All memories count together, whichever grows. A growth that the system then fails stays counted: that errs on the safe
+        // side, and the instance is at its end anyway.
+        let total = self.memory_bytes.saturating_sub(current as u64).saturating_add(desired as u64);
+        let granted = total <= self.memory_limit && maximum.is_none_or(|maximum| desired <= maximum);
         if granted {
-            self.memory_bytes = desired;
+            self.memory_bytes = total;
         } else {
-            self.denied = self.denied.max(Some(desired));
+            self.denied = self.denied.max(Some(total));
         }
         Ok(granted)
     }

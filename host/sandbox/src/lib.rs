@@ -5,14 +5,15 @@
 //! While it runs, memory, fuel, wall clock, stack and the size of its answer are bounded on every call, and what it
 //! returns is checked for length and for finite values ([`KernelInstance`]).
 //!
-//! It does not know models, networks or the arithmetic. It is one wall, and engines have had escapes; a child process with
-//! fewer rights around it is still to come (ARCHITECTURE.md, "What is absent").
+//! It does not know models, networks or the arithmetic. It is one wall, and engines have had escapes; on a worker the
+//! program `kvasir-kernel` puts a process with fewer rights around it.
 #![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
 
 mod compile;
 mod contract;
 mod engine;
 mod error;
+mod error_codec;
 mod instance;
 mod limits;
 mod scan;

@@ -29,6 +29,9 @@ pub struct KernelFacts {
 
 /// Checks `component` in full and says what is in it.
 pub fn inspect(component: &[u8]) -> Result<KernelFacts, SandboxError> {
+    if wasmtime::Engine::detect_precompiled(component).is_some() {
+        return Err(SandboxError::Precompiled);
+    }
     let mut scan =
         Scan { facts: KernelFacts { bytes: component.len(), ..KernelFacts::default() }, ..Scan::default() };
     let mut validator = Validator::new_with_features(FEATURES);

@@ -25,6 +25,21 @@ pub enum Event {
         /// Golden vectors that the GPU's kernel was held against, within its tolerance; those of formats that it takes.
         vectors_on_device: usize,
     },
+    /// A plugin's kernel runs in a confined process, behind these walls.
+    Confined {
+        /// The plugin's digest, hexadecimal.
+        plugin: String,
+        /// The process's number.
+        process: Option<u32>,
+        /// No program that it could start would gain rights.
+        no_new_privileges: bool,
+        /// System calls are refused but for those that compute.
+        seccomp: bool,
+        /// Its private memory is bounded.
+        memory_limit: bool,
+        /// Landlock's version on this system, 0 where there is none.
+        landlock: u8,
+    },
     /// The connection stands and the hub knows this worker; a backbone may be paired at any time.
     Connected {
         /// Where to.

@@ -9,6 +9,7 @@
 
 mod books;
 mod event;
+mod failures;
 mod fetch;
 mod options;
 mod serving;

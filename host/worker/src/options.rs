@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvasir_experts::{Device, KernelLimits, RunnerError, VerifiedPlugin};
+use kvasir_experts::{Device, Isolation, KernelLimits, RunnerError, VerifiedPlugin};
 use kvasir_link::LinkOptions;
 use kvasir_model::Model;
 use kvasir_wire::id::PluginDigest;
@@ -35,6 +35,8 @@ pub struct WorkerOptions {
     /// Where experts are computed, for the whole of the worker's life: what it says of its class at the hub follows from
     /// this, and it never answers by another kernel in secret.
     pub device: Device,
+    /// In which process kernels compute.
+    pub isolation: Isolation,
     /// Bounds on every kernel instance.
     pub limits: KernelLimits,
     /// A model file on this machine: experts whose digests agree need not travel.
@@ -67,6 +69,7 @@ impl WorkerOptions {
             key,
             plugins: vec![plugin],
             device: Device::Cpu,
+            isolation: Isolation::InProcess,
             limits: KernelLimits::default(),
             model: None,
             store_bytes: DEFAULT_STORE_BYTES,
@@ -131,10 +134,10 @@ pub enum WorkerError {
         /// What the runner says.
         source: RunnerError,
     },
-    /// Every plugin that was given had to be given up: its process on the GPU failed too often.
+    /// Every plugin that was given had to be given up: its kernel failed too often.
     #[error(
-        "the GPU's process was ended too often by plugin {plugin}, and it is in quarantine on this machine; no plugin is left to \
-         compute with: start the worker on the CPU, or lift the quarantine"
+        "plugin {plugin} failed too often, and it is in quarantine on this machine; no plugin is left to compute with: use another \
+         version of it, compute on the CPU if it failed on the GPU, or lift the quarantine"
     )]
     Quarantined {
         /// The last plugin given up.

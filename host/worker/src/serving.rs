@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kvasir_experts::{
-    ExpertIndex, ExpertRows, ExpertRunner, GpuError, GpuOptions, LayerIndex, RowFormat, RunnerError,
+    ExpertIndex, ExpertRows, ExpertRunner, GpuError, KernelError, LayerIndex, RowFormat, RunnerError,
 };
 use kvasir_link::LinkSender;
 use kvasir_wire::frame::{Kind, Lane, PAIR_STREAM};
@@ -25,6 +25,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::books::Books;
 use crate::event::{Event, EventSink, Fault};
+use crate::failures::FailureBounds;
 use crate::store::Store;
 
 /// Calls that may wait for the workbench.
@@ -47,11 +48,11 @@ pub(crate) struct Serving {
     pub(crate) life: Arc<AtomicU64>,
     /// Told when a fault demands the worker's death.
     pub(crate) death: Arc<Notify>,
-    /// How the GPU is used, if one is: its failures are counted there.
-    pub(crate) gpu: Option<GpuOptions>,
-    /// Told when the plugin has failed on the GPU too often.
+    /// Where the plugin's failures are counted, if they are.
+    pub(crate) bounds: FailureBounds,
+    /// Told when the plugin has failed too often.
     pub(crate) quarantine: Notify,
-    /// Told experts that the GPU's process took with it, to be loaded again.
+    /// Told experts that a failed process took with it, to be loaded again.
     pub(crate) lost: mpsc::UnboundedSender<Vec<Assigned>>,
     books: Mutex<Books>,
     bytes: Mutex<(u64, u64)>,
@@ -80,7 +81,7 @@ impl Serving {
         fault: Option<Fault>,
         life: Arc<AtomicU64>,
         death: Arc<Notify>,
-        gpu: Option<GpuOptions>,
+        bounds: FailureBounds,
         lost: mpsc::UnboundedSender<Vec<Assigned>>,
         books: Books,
     ) -> Self {
@@ -92,7 +93,7 @@ impl Serving {
             fault,
             life,
             death,
-            gpu,
+            bounds,
             quarantine: Notify::new(),
             lost,
             books: Mutex::new(books),
@@ -222,10 +223,13 @@ impl Serving {
                 | RunnerError::Malformed { .. } => FailureCode::BadRows,
                 _ => FailureCode::KernelFault,
             };
-            // What the GPU's process said on its way out is for this machine's log, not for strangers.
+            // What a process said on its way out is for this machine's log, not for strangers.
             let sentence = match &error {
                 RunnerError::Gpu(GpuError::Crashed { request, status, .. }) => {
                     format!("the GPU's process ended in {request} ({status})")
+                }
+                RunnerError::Process(KernelError::Crashed { request, status, .. }) => {
+                    format!("the kernel's process ended in {request} ({status})")
                 }
                 error => error.to_string(),
             };
@@ -312,8 +316,8 @@ impl Serving {
         (self.events)(Event::Lost { experts: lost.len(), reason });
         let reason = NotHeldReason::NotReceived;
         let not_held = lost.iter().map(|assigned| NotHeld { name: assigned.name, reason }).collect();
-        // On a GPU alone: how often its process may fail is bounded there, by the quarantine.
-        if self.gpu.is_some() {
+        // Only where it is bounded how often a plugin may fail, by the quarantine.
+        if self.bounds.exist() {
             // Fails only when the session is over.
             let _ = self.lost.send(lost);
         }
@@ -323,9 +327,9 @@ impl Serving {
         }
     }
 
-    /// Gives the plugin up once it has failed on the GPU too often.
+    /// Gives the plugin up once it has failed too often.
     pub(crate) fn look_at_failures(&self) {
-        if self.gpu.as_ref().is_some_and(|gpu| in_quarantine(gpu, &self.runner)) {
+        if self.bounds.exceeded(self.runner.plugin()).is_some() {
             self.quarantine.notify_one();
         }
     }
@@ -340,11 +344,6 @@ impl Serving {
         self.waiting_calls.fetch_sub(1, Ordering::Relaxed);
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
-}
-
-/// Whether the runner's plugin has failed on the GPU too often to be run there.
-pub(crate) fn in_quarantine(gpu: &GpuOptions, runner: &ExpertRunner) -> bool {
-    gpu.history.failures(runner.plugin()) >= gpu.quarantine_after
 }
 
 /// The fault of the negative control: the highest mantissa bit of the largest value, so that it cannot drown.

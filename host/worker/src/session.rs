@@ -338,10 +338,10 @@ impl Session {
         Ok(false)
     }
 
-    /// The plugin is not run on this GPU any more: the session ends in order, with a last receipt.
+    /// The plugin is not run here any more: the session ends in order, with a last receipt.
     fn give_plugin_up(&self) -> Result<bool, Refusal> {
         let plugin = self.serving.runner.plugin();
-        let failures = self.serving.gpu.as_ref().map_or(0, |gpu| gpu.history.failures(plugin));
+        let failures = self.serving.bounds.exceeded(plugin).unwrap_or(0);
         (self.events)(Event::Quarantined { plugin: plugin.to_string(), failures });
         self.ask_to_drain()
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvasir_experts::{ExpertIndex, ExpertRunner, GpuError, LayerIndex, RunnerError, Swiglu};
+use kvasir_experts::{ExpertIndex, ExpertRunner, GpuError, KernelError, LayerIndex, RunnerError, Swiglu};
 use kvasir_model::ExpertBlob;
 use kvasir_wire::id::{ExpertDigest, ModelDigest, PluginDigest};
 use kvasir_wire::message::{Assigned, ExpertName, NotHeldReason};
@@ -187,6 +187,7 @@ fn load(runner: &ExpertRunner, name: ExpertName, digest: ExpertDigest, blob: &[u
     match runner.load(LayerIndex(name.layer), ExpertIndex(name.expert), &weights) {
         Ok(()) | Err(RunnerError::AlreadyHeld { .. }) => Ok(()),
         Err(RunnerError::Gpu(error)) => Err(of_gpu(&error)),
+        Err(RunnerError::Process(error)) => Err(of_process(&error)),
         Err(error @ RunnerError::NoRoom { .. }) => {
             Err(LoadError::new(NotHeldReason::NoMemory, error.to_string()))
         }
@@ -200,6 +201,18 @@ fn of_gpu(error: &GpuError) -> LoadError {
         GpuError::NoRoom { .. } => (NotHeldReason::NoMemory, None),
         GpuError::BackingOff { wait } => (NotHeldReason::NotReceived, Some(*wait)),
         GpuError::Killed { .. } | GpuError::Crashed { .. } | GpuError::BrokenProtocol { .. } => {
+            (NotHeldReason::NotReceived, Some(Duration::ZERO))
+        }
+        _ => (NotHeldReason::Unsupported, None),
+    };
+    LoadError { reason, sentence: error.to_string(), again_after }
+}
+
+/// What the failure of a kernel's process means for the expert that was to be loaded into it.
+fn of_process(error: &KernelError) -> LoadError {
+    let (reason, again_after) = match error {
+        KernelError::BackingOff { wait } => (NotHeldReason::NotReceived, Some(*wait)),
+        KernelError::Killed { .. } | KernelError::Crashed { .. } | KernelError::BrokenProtocol { .. } => {
             (NotHeldReason::NotReceived, Some(Duration::ZERO))
         }
         _ => (NotHeldReason::Unsupported, None),

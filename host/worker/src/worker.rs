@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use kvasir_experts::{Adapter, AdapterKind, Device, ExpertRunner, GpuOptions, KernelClass, RunnerOptions};
+use kvasir_experts::{
+    Adapter, AdapterKind, ExpertRunner, Isolation, KernelClass, KernelOptions, RunnerOptions,
+};
 use kvasir_link::{Backoff, LinkError, TlsTrust, connect_worker};
 use kvasir_model::Format;
 use kvasir_wire::handshake::{Class, Features, WorkerOffer};
@@ -18,9 +20,10 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::books::Books;
 use crate::event::Event;
+use crate::failures::FailureBounds;
 use crate::fetch::Fetches;
 use crate::options::{Summary, WorkerError, WorkerOptions};
-use crate::serving::{Serving, in_quarantine};
+use crate::serving::Serving;
 use crate::session::{Again, End, Session};
 use crate::store::Store;
 use crate::workbench::Workbench;
@@ -57,6 +60,10 @@ pub fn stop() -> (Stop, watch::Receiver<bool>) {
 
 /// Most bytes of a file of certificates; a bundle of all public authorities has a quarter of it.
 const MAX_CERTIFICATE_FILE_BYTES: u64 = 1 << 20;
+/// Private memory of a kernel's process for each lane beside experts: what an instance keeps free for rows and results, and stacks.
+const LANE_MEMORY_BYTES: u64 = 160 << 20;
+/// Private memory of a kernel's process for itself.
+const ENGINE_MEMORY_BYTES: u64 = 512 << 20;
 /// Highest GGUF type number that is looked at when a plugin's formats are translated.
 const HIGHEST_FORMAT: u32 = 255;
 
@@ -85,6 +92,8 @@ impl Worker {
         for plugin in &options.plugins {
             let device = options.device.clone();
             let runner_options = RunnerOptions { device, limits: options.limits, ..RunnerOptions::default() };
+            let isolation = bounded(&options, runner_options.instances.get());
+            let runner_options = RunnerOptions { isolation, ..runner_options };
             let runner = ExpertRunner::new(plugin, runner_options).map_err(|source| WorkerError::Plugin {
                 plugin: format!("{} {}", plugin.name(), plugin.version()),
                 source,
@@ -106,6 +115,16 @@ impl Worker {
                 vectors: plugin.vectors().len(),
                 vectors_on_device: runner.shader_report().map_or(0, |report| report.vectors),
             });
+            if let Some(walls) = runner.walls() {
+                (options.events)(Event::Confined {
+                    plugin: digest.to_string(),
+                    process: runner.process_id(),
+                    no_new_privileges: walls.no_new_privileges,
+                    seccomp: walls.seccomp,
+                    memory_limit: walls.memory_limit,
+                    landlock: walls.landlock,
+                });
+            }
             offer.plugins.push(digest);
             runners.insert(digest, Arc::new(runner));
             let known = (0..=HIGHEST_FORMAT).filter_map(Format::from_number);
@@ -225,7 +244,7 @@ impl Worker {
             options.danger_fault,
             Arc::clone(&self.life),
             Arc::new(Notify::new()),
-            self.gpu().cloned(),
+            FailureBounds::new(&self.options.device, &self.options.isolation),
             tell_lost,
             books,
         );
@@ -247,17 +266,10 @@ impl Worker {
         })
     }
 
-    fn gpu(&self) -> Option<&GpuOptions> {
-        match &self.options.device {
-            Device::Gpu(gpu) => Some(gpu),
-            Device::Cpu => None,
-        }
-    }
-
-    /// Takes plugins that failed on the GPU too often out of the offer; gives one of them.
+    /// Takes plugins that failed too often out of the offer; gives one of them.
     fn give_up_quarantined(&mut self) -> Option<PluginDigest> {
-        let gpu = self.gpu()?;
-        let quarantined = |plugin: &PluginDigest| in_quarantine(gpu, &self.runners[plugin]);
+        let bounds = FailureBounds::new(&self.options.device, &self.options.isolation);
+        let quarantined = |plugin: &PluginDigest| bounds.exceeded(self.runners[plugin].plugin()).is_some();
         let given_up: Vec<PluginDigest> = self.offer.plugins.iter().copied().filter(quarantined).collect();
         self.offer.plugins.retain(|plugin| !given_up.contains(plugin));
         given_up.last().copied()
@@ -288,6 +300,20 @@ fn wire_class(class: KernelClass) -> Class {
     match class {
         KernelClass::Exact => Class::Exact,
         KernelClass::Tolerance => Class::Tolerance,
+    }
+}
+
+/// The isolation, with a bound on the memory of each process where none is set: the experts of the store in a layout of the
+/// kernel's own, room for calls in every lane, and what the engine needs.
+fn bounded(options: &WorkerOptions, lanes: usize) -> Isolation {
+    match &options.isolation {
+        Isolation::Process(kernel) if kernel.memory_bytes.is_none() => {
+            let experts = options.store_bytes.saturating_add(options.store_bytes / 8);
+            let lanes = LANE_MEMORY_BYTES.saturating_mul(lanes as u64);
+            let memory_bytes = Some(experts.saturating_add(lanes).saturating_add(ENGINE_MEMORY_BYTES));
+            Isolation::Process(KernelOptions { memory_bytes, ..kernel.clone() })
+        }
+        isolation => isolation.clone(),
     }
 }
 

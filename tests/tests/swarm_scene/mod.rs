@@ -144,6 +144,7 @@ impl Scene {
         let ticket = self.ticket(Role::Worker, key.public(), plugin());
         let mut options = WorkerOptions::new(self.address.clone(), ticket, key, plugin().clone());
         options.threads = NonZeroUsize::new(1);
+        options.isolation = kvasir_tests::isolation::chosen();
         options
     }
 

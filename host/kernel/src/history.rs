@@ -1,4 +1,4 @@
-//! How often each plugin's process failed: the memory behind back-off and quarantine.
+//! How often each plugin failed, in its own process or as a shader in the GPU's: the memory behind back-off and quarantine.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,6 +12,8 @@ pub enum FailureKind {
     Deadline,
     /// It ended by itself, or broke the protocol.
     Crash,
+    /// The process lives, but the kernel in it failed in a way that an honest one does not: a trap, a bound exceeded.
+    Trap,
 }
 
 /// Remembers failures by plugin. Whoever wants them to outlive the process implements it over a file; the methods are called
