@@ -48,11 +48,11 @@ pub fn first(limits: &Limits) -> Result<Walls, String> {
     for (resource, limit, what) in bounds {
         limit.map_or(Ok(()), |limit| set(resource, limit)).map_err(|error| failed(what, error))?;
     }
-    // SAFETY: numbers alone.
-    if unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) } != 0
-        || unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0
-    {
-        return Err(failed("no new privileges", io::Error::last_os_error()));
+    for (option, value) in [(libc::PR_SET_DUMPABLE, 0), (libc::PR_SET_NO_NEW_PRIVS, 1)] {
+        // SAFETY: numbers alone.
+        if unsafe { libc::prctl(option, value, 0, 0, 0) } != 0 {
+            return Err(failed("no new privileges", io::Error::last_os_error()));
+        }
     }
     let landlock = landlock().map_err(|error| format!("landlock: {error}"))?;
     // The C library starts threads with a call whose flags a filter cannot see; told that there is none, it takes the older one.

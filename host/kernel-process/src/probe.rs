@@ -37,12 +37,15 @@ pub fn run() -> ExitCode {
     exit(if refused { 0 } else { 1 })
 }
 
+/// What is tried, and what the system answers: less than zero where it refuses.
+type Attempt = (&'static str, fn() -> c_long);
+
 const PASSWORDS: &CStr = c"/etc/passwd";
 
 // SAFETY of every entry: a system call with numbers and constant strings, whose result is a number; where it should succeed against
 // expectation, this process ends a moment later.
 #[allow(clippy::undocumented_unsafe_blocks)]
-const ATTEMPTS: &[(&str, fn() -> c_long)] = &[
+const ATTEMPTS: &[Attempt] = &[
     ("open a file", || unsafe {
         libc::syscall(libc::SYS_openat, libc::AT_FDCWD, PASSWORDS.as_ptr(), libc::O_RDONLY)
     }),

@@ -109,7 +109,15 @@ impl CompiledKernel {
                     let request =
                         Limits { memory_bytes: u64::MAX, fuel_per_call: u64::MAX, rows_per_call: u32::MAX };
                     let (engine, contract, plugin) = (engine.clone(), *version, PluginDigest([0; 32]));
-                    return Ok(CompiledKernel { engine, component, prepared, contract, plugin, request, facts });
+                    return Ok(CompiledKernel {
+                        engine,
+                        component,
+                        prepared,
+                        contract,
+                        plugin,
+                        request,
+                        facts,
+                    });
                 }
                 Err(error) => {
                     refused.get_or_insert_with(|| wrong_world(error));

@@ -56,7 +56,7 @@ impl SandboxError {
             NotFinite { index } => (17, "", [*index as u64, 0, 0], ""),
             Poisoned { first } => (18, "", [0; 3], first),
             // The caller's own mistakes, and worlds, which do not reach the process.
-            ForeignHandle | Shape { .. } | UnknownWorld { .. } | Engine { .. } => {
+            ForeignHandle | Shape { .. } | Contract(_) | Engine { .. } => {
                 (19, "", [0; 3], "the sandbox failed")
             }
         };
