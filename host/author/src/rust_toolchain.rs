@@ -65,9 +65,16 @@ impl RustToolchain {
         // What a user's shell or settings say must not reach the bytes.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
-            let changes_bytes = ["RUSTFLAGS", "RUSTC", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER"]
-                .contains(&name.as_str())
-                || ["CARGO_PROFILE_", "CARGO_BUILD_", "CARGO_TARGET_", "CARGO_ENCODED_", "CARGO_UNSTABLE_"]
+            let changes_bytes =
+                ["RUSTFLAGS", "RUSTC", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_INCREMENTAL"]
+                    .contains(&name.as_str())
+                    || [
+                        "CARGO_PROFILE_",
+                        "CARGO_BUILD_",
+                        "CARGO_TARGET_",
+                        "CARGO_ENCODED_",
+                        "CARGO_UNSTABLE_",
+                    ]
                     .iter()
                     .any(|start| name.starts_with(start));
             if changes_bytes {
