@@ -58,7 +58,7 @@ fn other_tools(bill: &Value, compiler: &str, linker: Option<&str>) -> Vec<(Strin
     };
     [("compiler", Some(compiler)), ("linker", linker)]
         .into_iter()
-        .filter_map(|(name, here)| Some((named(name)?, here.unwrap_or_default().to_owned())))
+        .filter_map(|(name, here)| Some((named(name)?, here.unwrap_or("the compiler's own").to_owned())))
         .filter(|(there, here)| there != here)
         .collect()
 }
