@@ -52,8 +52,9 @@ impl Home {
         path
     }
 
+    /// The package that setting up installed.
     fn package(&self) -> PathBuf {
-        self.0.path().join("data/plugins/swiglu-0.2.0.kvp")
+        self.reports(&["--json", "setup"])["package"].as_str().unwrap().into()
     }
 }
 

@@ -239,7 +239,8 @@ fn logits_replace_neither_the_model_nor_the_kernel() {
     let linked = home.path("linked");
     fs::hard_link(&model, &linked).unwrap();
     let before = fs::read(&model).unwrap();
-    let package = home.path("data/plugins/swiglu-0.2.0.kvp");
+    let mut packages = fs::read_dir(home.path("data/plugins/packages")).unwrap();
+    let package = packages.next().unwrap().unwrap().path();
     let run = |out: &Path| {
         let words = ["run", "--tokens", "1", "--model", text(&model), "--logits", text(out), "x"];
         words.map(str::to_owned)
@@ -299,7 +300,9 @@ fn complaints_move_no_cursor() {
 #[test]
 fn setting_up_keeps_its_own_key_under_whatever_name_it_is_trusted() {
     let home = Home::new();
-    let trust = home.path("config/trust");
+    let trust = home.path("keys");
+    fs::write(home.path("config/config.toml"), format!("trust = {:?}\n", text(&trust))).unwrap();
+    home.succeeds(&["setup"]);
     fs::rename(trust.join("own.pub"), trust.join("me.pub")).unwrap();
     home.succeeds(&["setup"]);
     assert!(!trust.join("own.pub").exists());

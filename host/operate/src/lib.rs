@@ -27,6 +27,7 @@ pub mod plugin_rebuild;
 pub mod plugin_sign;
 pub mod plugin_subject;
 pub mod plugin_test;
+pub mod plugin_store;
 pub mod plugin_tool;
 pub mod process;
 pub mod progress;

@@ -9,18 +9,13 @@ use anyhow::{Context, Result, bail};
 use kvasir_backbone::Backbone;
 use kvasir_experts::{ExpertRunner, GpuError, LocalExperts, RunnerError, RunnerOptions, VerifiedPlugin};
 use kvasir_model::Model;
-use kvasir_plugin::TrustStore;
 
 use crate::choices::DeviceChoice;
-use crate::files;
 use crate::memory::expert_bytes;
 use crate::progress::Spinner;
-use crate::quarantine;
 use crate::settings::Settings;
-use crate::setup;
+use crate::{plugin_store, quarantine};
 
-/// A package may not be larger: it is read whole.
-pub const PACKAGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// More threads than this are a typing error.
 const THREADS_MAX: usize = 1024;
 
@@ -64,12 +59,14 @@ impl Local {
         let spinner = Spinner::new(format!("opening {}", path.display()));
         let model = Arc::new(open_model(&path)?);
         spinner.say("checking and compiling the kernel");
-        let plugin = verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
-        let device = settings.device(options.device).open(settings)?;
+        let granted = plugin_store::granted(settings, options.plugin.as_deref(), options.trust.as_deref())?;
+        let device = granted.device(settings.device(options.device), settings)?;
+        let (limits, plugin) = (granted.limits(), granted.plugin);
         let runner = Arc::new(start_runner(
             &plugin,
             RunnerOptions {
                 device,
+                limits,
                 held_bytes: Some(expert_bytes(options.memory_mebibytes)),
                 ..RunnerOptions::default()
             },
@@ -127,7 +124,7 @@ pub fn threads(settings: &Settings, named: Option<usize>) -> Result<NonZeroUsize
     }
 }
 
-/// Read and verify the kernel package.
+/// The kernel to use, verified but not admitted: to look at it, not to run it ([`plugin_store::verified`]).
 ///
 /// # Errors
 /// Where there is none, or it is refused; the message says what to do.
@@ -136,19 +133,5 @@ pub fn verified_plugin(
     plugin: Option<&Path>,
     trust: Option<&Path>,
 ) -> Result<VerifiedPlugin> {
-    let path = settings.plugin(plugin);
-    if !path.exists() {
-        bail!(
-            "there is no kernel at {}: run `kvasir setup`, or name a package with --plugin",
-            path.display()
-        );
-    }
-    let bytes = files::read_bounded(&path, PACKAGE_BYTES_MAX)
-        .with_context(|| format!("cannot read the kernel package {}", path.display()))?;
-    let trust = settings.trust(trust);
-    let store = TrustStore::load_folder(&trust).with_context(|| {
-        format!("cannot use the trusted keys in {} (`kvasir setup` makes one)", trust.display())
-    })?;
-    kvasir_plugin::verify(&bytes, &store, setup::now())
-        .with_context(|| format!("the kernel package {} is refused", path.display()))
+    plugin_store::verified(settings, plugin, trust)
 }

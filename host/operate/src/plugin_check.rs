@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::local::verified_plugin;
 use crate::settings::Settings;
 use crate::shader_check::{self, ShaderCheck};
-use crate::{output, plugin_rebuild};
+use crate::{output, plugin_rebuild, plugin_store};
 
 /// What came of a plugin's own vectors.
 pub struct Proven {
@@ -40,8 +40,8 @@ pub fn verify(
     source: Option<&Path>,
     json: bool,
 ) -> Result<()> {
-    let path = settings.plugin(package);
     let plugin = verified_plugin(settings, package, trust)?;
+    let path = plugin_store::named_or_active(settings, package)?;
     let proven = prove(&plugin).with_context(|| format!("{} is refused", path.display()))?;
     let publishers: Vec<String> = plugin.publishers().iter().map(ToString::to_string).collect();
     let checked = proven.shader.as_ref();

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use crate::settings::Settings;
 use crate::shader_check::{self, ShaderCheck};
-use crate::{output, plugin_pack};
+use crate::{output, plugin_pack, plugin_store};
 
 /// Show the package at `path`, the installed one where none is named.
 ///
 /// # Errors
 /// Where it has not the form of a package.
 pub fn command(settings: &Settings, package: Option<&Path>, json: bool) -> Result<()> {
-    let path = settings.plugin(package);
+    let path = plugin_store::named_or_active(settings, package)?;
     let bytes = plugin_pack::read_package(&path)?;
     let found =
         Unverified::read(&bytes).with_context(|| format!("{} is no kernel package", path.display()))?;

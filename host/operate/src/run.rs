@@ -17,6 +17,7 @@ use crate::local::{ComputeOptions, Local};
 use crate::logits::LogitsFile;
 use crate::output;
 use crate::remote::{Membership, RemoteOptions, RemoteReport};
+use crate::plugin_store;
 use crate::settings::Settings;
 
 /// Most bytes of a prompt that are read from standard input.
@@ -105,7 +106,7 @@ pub fn command(settings: &Settings, options: &RunOptions, json: bool) -> Result<
 /// Where logits go, which is none of the files that are read.
 fn logits_file(path: &Path, settings: &Settings, options: &RunOptions) -> Result<LogitsFile> {
     let model = settings.model(options.compute.model.as_deref())?;
-    let plugin = settings.plugin(options.compute.plugin.as_deref());
+    let plugin = plugin_store::named_or_active(settings, options.compute.plugin.as_deref())?;
     let mut inputs = vec![plugin.as_path()];
     if let Some(remote) = &options.remote {
         inputs.extend([remote.ticket.as_path(), &remote.key]);

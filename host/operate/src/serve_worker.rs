@@ -13,11 +13,11 @@ use kvasir_worker::{Event, EventSink, Fault, Worker, WorkerError, WorkerOptions}
 use serde_json::{Value, json};
 
 use crate::choices::{DeviceChoice, IsolationChoice};
-use crate::local::{open_model, threads, verified_plugin};
+use crate::local::{open_model, threads};
 use crate::memory::expert_bytes;
 use crate::remote::read_ticket;
 use crate::settings::Settings;
-use crate::{files, key_file, output, quarantine};
+use crate::{files, key_file, output, plugin_store, quarantine};
 
 /// Threads that move bytes; kernels have their own.
 const NETWORK_THREADS: usize = 2;
@@ -60,15 +60,17 @@ pub struct WorkerSettings {
 /// Where a file cannot be used, or the network refuses in a way that trying again cannot heal.
 pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Result<()> {
     refuse_plain_text(&options.gateway, options.plain_text)?;
-    let plugin = verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
+    let granted = plugin_store::granted(settings, options.plugin.as_deref(), options.trust.as_deref())?;
     let model = options.model.as_deref().map(open_model).transpose()?;
     let receipts = options.receipts.clone().unwrap_or_else(|| settings.data_folder.join("receipts"));
     files::writable_folder(&receipts).context("receipts could not be kept")?;
-    let device = settings.device(options.device).open(settings)?;
+    let device = granted.device(settings.device(options.device), settings)?;
     let isolation = settings.isolation(options.isolation).open(settings)?;
+    let (limits, plugin) = (granted.limits(), granted.plugin);
     let worker = Worker::new(WorkerOptions {
         device,
         isolation,
+        limits,
         certificate_authority: options.certificate_authority.clone(),
         model: model.map(Arc::new),
         store_bytes: expert_bytes(options.memory_mebibytes),

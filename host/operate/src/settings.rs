@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use etcetera::{AppStrategy, AppStrategyArgs, choose_app_strategy};
+use kvasir_plugin_store::Store;
 use serde::Deserialize;
 
 use crate::choices::{AcceptChoice, DeviceChoice, IsolationChoice};
@@ -22,9 +23,9 @@ const CHECKOUT_MODEL: &str = "models/atlas/atlas-q4_k_m.gguf";
 pub struct SettingsFile {
     /// Model that `run`, `bench` and `inspect` take where none is named.
     pub model: Option<PathBuf>,
-    /// Package of the expert kernel.
+    /// Package of the expert kernel; none means the active one of those installed.
     pub plugin: Option<PathBuf>,
-    /// Folder of the publishers' public keys that are trusted.
+    /// Folder of the publishers' public keys that are trusted, instead of whom the root trusts.
     pub trust: Option<PathBuf>,
     /// Threads of the forward pass.
     pub threads: Option<usize>,
@@ -88,20 +89,20 @@ impl Settings {
         )
     }
 
-    /// The kernel package to use.
-    pub fn plugin(&self, named: Option<&Path>) -> PathBuf {
-        named
-            .map(Path::to_path_buf)
-            .or_else(|| self.file.plugin.clone())
-            .unwrap_or_else(|| self.data_folder.join("plugins").join(crate::setup::BUNDLED_PACKAGE_NAME))
+    /// The kernel package that is named, on the command line or in the settings file; where none is, the active one is used.
+    pub fn plugin(&self, named: Option<&Path>) -> Option<PathBuf> {
+        named.map(Path::to_path_buf).or_else(|| self.file.plugin.clone())
     }
 
-    /// The folder of trusted publishers.
-    pub fn trust(&self, named: Option<&Path>) -> PathBuf {
-        named
-            .map(Path::to_path_buf)
-            .or_else(|| self.file.trust.clone())
-            .unwrap_or_else(|| self.configuration_folder.join("trust"))
+    /// The folder of trusted publishers' keys that is named, on the command line or in the settings file; where none is, the root
+    /// says who is trusted.
+    pub fn trust_folder(&self, named: Option<&Path>) -> Option<PathBuf> {
+        named.map(Path::to_path_buf).or_else(|| self.file.trust.clone())
+    }
+
+    /// Installed plugins, and whom the operator trusts.
+    pub fn store(&self) -> Store {
+        Store::open(&self.data_folder, &self.configuration_folder)
     }
 
     /// Threads of the forward pass; none means one a core.
@@ -141,13 +142,13 @@ mod tests {
     fn a_flag_goes_before_the_file_and_the_file_before_the_default() {
         let home = tempfile::tempdir().unwrap();
         let none = Settings::load(None, Some(home.path())).unwrap();
-        assert!(none.plugin(None).starts_with(home.path()));
+        assert_eq!((none.plugin(None), none.trust_folder(None)), (None, None));
         fs::create_dir_all(home.path().join("config")).unwrap();
         let text = "plugin = '/elsewhere/k.kvp'\nthreads = 3\ndevice = 'gpu'\naccept = 'tolerance'\nisolation = 'none'\n";
         fs::write(home.path().join("config/config.toml"), text).unwrap();
         let some = Settings::load(None, Some(home.path())).unwrap();
-        assert_eq!(some.plugin(None), Path::new("/elsewhere/k.kvp"));
-        assert_eq!(some.plugin(Some(Path::new("/flag.kvp"))), Path::new("/flag.kvp"));
+        assert_eq!(some.plugin(None), Some(PathBuf::from("/elsewhere/k.kvp")));
+        assert_eq!(some.plugin(Some(Path::new("/flag.kvp"))), Some(PathBuf::from("/flag.kvp")));
         assert_eq!(some.threads(None), Some(3));
         assert_eq!((none.device(None), none.accept(None)), (DeviceChoice::Cpu, AcceptChoice::Exact));
         assert_eq!((some.device(None), some.accept(None)), (DeviceChoice::Gpu, AcceptChoice::Tolerance));

@@ -56,10 +56,10 @@ pub enum Outcome {
 
 /// The checks of [`kvasir_plugin::verify`], in its order, and what each says where it passes.
 const OF_PACKAGE: [(&str, &str); 10] = [
+    ("trust-validity", "root and revocations are valid now"),
     ("form", "the package is whole, in canonical form and within its limits"),
     ("signature", "a key that this host knows signed it, and every signature by a known key holds"),
     ("key-revocation", "no key that signed and counts is revoked"),
-    ("trust-validity", "root and revocations are valid now"),
     ("statement", "the signed statement is one of a plugin"),
     ("package-revocation", "the package is not revoked"),
     ("publisher", "enough keys of its namespace's publishers signed"),
@@ -68,7 +68,7 @@ const OF_PACKAGE: [(&str, &str); 10] = [
     ("files", "every file is the one that was signed, and plugin.toml agrees with the statement"),
 ];
 
-/// Which of [`OF_PACKAGE`] an error belongs to. What is not known here counts as the first, so that no check is said to have passed
+/// Which of [`OF_PACKAGE`] an error belongs to. What is not known here counts as the form, so that no check is said to have passed
 /// that perhaps was not made.
 fn place_of(error: &PluginError) -> usize {
     let name = match error {

@@ -12,10 +12,10 @@ use scene::{NOW, Scene, key, package};
 const CHECKS: [&str; 14] = [
     "trust",
     "installed",
+    "trust-validity",
     "form",
     "signature",
     "key-revocation",
-    "trust-validity",
     "statement",
     "package-revocation",
     "publisher",

@@ -13,6 +13,7 @@ use kvasir_experts::{
 };
 
 use crate::local;
+use crate::plugin_store;
 use crate::settings::Settings;
 
 /// Longest time that may be asked for one figure.
@@ -209,9 +210,11 @@ fn runner(
     threads: NonZeroUsize,
     device: Device,
 ) -> Result<Kind> {
-    let plugin = local::verified_plugin(settings, options.plugin.as_deref(), options.trust.as_deref())?;
+    let granted = plugin_store::granted(settings, options.plugin.as_deref(), options.trust.as_deref())?;
     let instances = threads.saturating_mul(NonZeroUsize::MIN.saturating_add(3));
-    let runner = ExpertRunner::new(&plugin, RunnerOptions { device, instances, ..RunnerOptions::default() })?;
+    let limits = granted.limits();
+    let options = RunnerOptions { device, limits, instances, ..RunnerOptions::default() };
+    let runner = ExpertRunner::new(&granted.plugin, options)?;
     Ok(Kind::Runner(Box::new(runner)))
 }
 

@@ -1,0 +1,130 @@
+//! `kvasir plugin policy`: why a load would be refused or what it would be granted, and the policy that holds.
+
+use anyhow::{Context, Result};
+use kvasir_plugin::Grant;
+use kvasir_plugin_store::{Outcome, Subject};
+use serde_json::{Value, json};
+
+use super::{digest, read_package};
+use crate::settings::Settings;
+use crate::{output, setup};
+
+/// `kvasir plugin policy explain`: `what` is a package file or an installed plugin's digest; none means the active one. Exit status 0
+/// also where it would be refused: the question was answered.
+///
+/// # Errors
+/// Where there is no such package or plugin to ask about.
+pub fn explain(settings: &Settings, what: Option<&str>, json: bool) -> Result<()> {
+    let store = settings.store();
+    let package;
+    let subject = match what {
+        None => Subject::Installed(
+            store
+                .active_digest()?
+                .context("no kernel is active: name a package or a digest, or run `kvasir setup`")?,
+        ),
+        Some(text) if std::path::Path::new(text).exists() => {
+            package = read_package(std::path::Path::new(text))?;
+            Subject::Package(&package)
+        }
+        Some(text) => Subject::Installed(
+            digest(&store, text).with_context(|| format!("there is no package file {text:?}"))?,
+        ),
+    };
+    let told = store.explain(subject, setup::now())?;
+    let failed = told.failed();
+    if json {
+        let outcome = |outcome| match outcome {
+            Outcome::Passed => "passed",
+            Outcome::Failed => "failed",
+            Outcome::NotReached => "not_reached",
+        };
+        let checks: Vec<Value> = told
+            .checks
+            .iter()
+            .map(|check| json!({"check": check.name, "outcome": outcome(check.outcome), "said": check.said}))
+            .collect();
+        return output::object(&json!({
+            "would_load": failed.is_none(), "failed": failed.map(|check| check.name), "checks": checks,
+            "active": told.active, "plugin": told.plugin, "grant": told.grant.as_ref().map(grant_object),
+        }));
+    }
+    let mut lines = Vec::new();
+    for check in &told.checks {
+        let mark = match check.outcome {
+            Outcome::Passed => "ok     ",
+            Outcome::Failed => "REFUSED",
+            Outcome::NotReached => continue,
+        };
+        lines.push(format!("{mark} {}: {}", check.name, check.said));
+    }
+    let subject = told.plugin.as_ref().map_or("the package".to_owned(), |plugin| {
+        format!("{} {} (revision {})", plugin.name, plugin.version, plugin.revision)
+    });
+    match (failed, &told.grant) {
+        (Some(check), _) => {
+            lines.push(format!("{subject} would be refused at the check {:?}.", check.name));
+        }
+        (None, grant) => {
+            lines.push(format!(
+                "{subject} would be loaded{}.",
+                if told.active { "; it is active" } else { "" }
+            ));
+            lines.extend(grant.iter().flat_map(grant_lines));
+        }
+    }
+    output::line(lines.join("\n"))
+}
+
+/// `kvasir plugin policy show`: the policy file, and what holds where it says nothing.
+///
+/// # Errors
+/// Where there is a policy file that cannot be used.
+pub fn show(settings: &Settings, json: bool) -> Result<()> {
+    let store = settings.store();
+    let policy = store.policy()?;
+    let path = store.places().policy();
+    let there = path.exists();
+    if json {
+        return output::object(
+            &json!({"file": path.display().to_string(), "there": there, "policy": policy}),
+        );
+    }
+    if !there {
+        return output::line(format!(
+            "there is no {}: a plugin gets what it asks for, within what is built in; no WASI",
+            path.display()
+        ));
+    }
+    let text = toml::to_string(&policy).context("the policy cannot be shown")?;
+    output::line(format!("# {}\n{}", path.display(), text.trim_end()))
+}
+
+fn grant_object(grant: &Grant) -> Value {
+    let reasons: Vec<Value> = grant
+        .reasons
+        .iter()
+        .map(|reason| {
+            json!({
+                "name": reason.name, "asked": reason.asked, "allowed": reason.allowed, "granted": reason.granted,
+                "source": reason.source.to_string(),
+            })
+        })
+        .collect();
+    json!({
+        "memory_bytes": grant.limits.memory_bytes, "fuel_per_call": grant.limits.fuel_per_call,
+        "rows_per_call": grant.limits.rows_per_call, "deadline_ms": grant.deadline.as_millis() as u64,
+        "gpu": grant.gpu, "wasi_inert": grant.wasi_inert, "reasons": reasons,
+    })
+}
+
+fn grant_lines(grant: &Grant) -> Vec<String> {
+    let said = |reason: &kvasir_plugin::GrantReason| {
+        let asked = reason.asked.map_or("it cannot ask".to_owned(), |asked| format!("it asks for {asked}"));
+        format!(
+            "  {:<14} {}  ({asked}, {} allows {})",
+            reason.name, reason.granted, reason.source, reason.allowed
+        )
+    };
+    grant.reasons.iter().map(said).collect()
+}

@@ -1,0 +1,348 @@
+//! `kvasir plugin trust` and `revoke`: whom this host trusts, and whom no more.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kvasir_plugin::{
+    ANY_NAMESPACE, KeyId, MAX_MANIFEST_BYTES, Manifest, PluginDigest, PublisherKey, Role, RoleName,
+    TrustStore, VerifiedRoot,
+};
+use kvasir_plugin_store::{Revocable, Store, StoreError};
+use kvasir_wire::key::SecretKey;
+use serde_json::{Value, json};
+
+use super::keys;
+use crate::settings::Settings;
+use crate::{files, key_file, output, setup};
+
+/// What `kvasir plugin trust add` and `remove` may be told.
+#[derive(Debug, Clone, Default)]
+pub struct KeyOptions {
+    /// `ed25519:...` or a file; none means one's own publisher key.
+    pub key: Option<String>,
+    /// Namespace; none means that of the working folder's plugin.toml, or any (`add`), or every one (`remove`).
+    pub namespace: Option<String>,
+    /// The root key, where it is not in its usual place.
+    pub root_key: Option<PathBuf>,
+}
+
+/// The root that there is, or a first one that trusts the user's own publisher key, and the keys of `trust/*.pub` as before there
+/// were roots. Makes the keys that are missing. The flag says whether it is new.
+///
+/// # Errors
+/// Where keys or files cannot be read or written.
+pub fn ensure_root(settings: &Settings) -> Result<(VerifiedRoot, bool)> {
+    let store = settings.store();
+    let now = setup::now();
+    let former = match store.trust() {
+        Ok(trust) => match trust.root() {
+            Some(root) => return Ok((root.clone(), false)),
+            None => trust.publishers().keys().map(|(_, key)| key.clone()).collect(),
+        },
+        Err(StoreError::NoTrust { .. }) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let (publisher, _) = key_file::load_or_create(&keys::publisher_key(settings))?;
+    let (root, _) = key_file::load_or_create(&keys::root_key(settings))?;
+    let mut publishers: Vec<PublisherKey> = former;
+    let own = keys::public(&publisher, "own");
+    if publishers.iter().all(|key| key.key != own.key) {
+        publishers.push(own);
+    }
+    let new = store.create_root(root.signing_key(), publishers, now)?;
+    let trust = store.trust()?;
+    Ok((trust.root().context("the root that was just made is gone")?.clone(), new))
+}
+
+/// `kvasir plugin trust add`.
+///
+/// # Errors
+/// Where the key is none, or the root key is not there.
+pub fn add(settings: &Settings, options: &KeyOptions, json: bool) -> Result<()> {
+    let (root, _) = ensure_root(settings)?;
+    let (key, default_namespace) = match &options.key {
+        Some(text) => (keys::public_key(text)?, None),
+        None => {
+            let (own, _) = key_file::load_or_create(&keys::publisher_key(settings))?;
+            (keys::public(&own, "own"), working_namespace()?)
+        }
+    };
+    let namespace =
+        options.namespace.clone().or(default_namespace).unwrap_or_else(|| ANY_NAMESPACE.to_owned());
+    let role = role(&namespace)?;
+    let id = KeyId::of(&key.key);
+    let store = settings.store();
+    let there = |role: &RoleName| root.root().roles.get(role).is_some_and(|role| role.keys.contains(&id));
+    // A key that may publish any name needs no role for one, unless others have that name to themselves.
+    let any = RoleName::Publisher(ANY_NAMESPACE.to_owned());
+    let covered = there(&role) || (there(&any) && !root.root().roles.contains_key(&role));
+    let revoked =
+        store.trust()?.revocations().is_some_and(|revoked| revoked.revocations().keys.contains(&id));
+    if revoked {
+        bail!("key {id} is revoked, which is for good: its publisher needs another key");
+    }
+    let root = if covered {
+        root
+    } else {
+        let signer = keys::signer(settings, &root, &RoleName::Root, options.root_key.as_deref())?;
+        let what = format!("{id} may publish {namespace}");
+        let edit = |root: &mut kvasir_plugin::Root| root.grant(role.clone(), key.clone());
+        store.change_root(&[signer.signing_key()], &what, setup::now(), edit)?.unwrap_or(root)
+    };
+    if json {
+        return output::object(&json!({
+            "key": id.to_string(), "public": key.line(), "namespace": namespace, "added": !covered,
+            "root_version": root.version(),
+        }));
+    }
+    output::line(format!(
+        "{} may publish {}{}; root version {}",
+        key.line(),
+        spoken(&namespace),
+        if covered { " already" } else { "" },
+        root.version()
+    ))
+}
+
+/// `kvasir plugin trust remove`: what the key signed is not loaded any more; nothing is revoked.
+///
+/// # Errors
+/// Where the key is none or publishes nothing, or the root key is not there.
+pub fn remove(settings: &Settings, options: &KeyOptions, json: bool) -> Result<()> {
+    let store = settings.store();
+    let root = present_root(&store)?;
+    let text = options.key.as_deref().context("name the key to remove")?;
+    let id = key_id(text)?;
+    let meant = options.namespace.as_deref().map(role).transpose()?;
+    let signer = keys::signer(settings, &root, &RoleName::Root, options.root_key.as_deref())?;
+    let mut from = Vec::new();
+    let edit = |root: &mut kvasir_plugin::Root| {
+        let roles: Vec<RoleName> = root.roles.keys().cloned().collect();
+        for role in roles.into_iter().filter(|role| matches!(role, RoleName::Publisher(_))) {
+            if meant.as_ref().is_none_or(|meant| *meant == role) && root.withdraw(&role, &id) {
+                from.push(role.to_string());
+            }
+        }
+        !from.is_empty()
+    };
+    let what = format!("{id} may publish no more");
+    let Some(next) = store.change_root(&[signer.signing_key()], &what, setup::now(), edit)? else {
+        bail!("key {id} is trusted with no plugin; `kvasir plugin trust show` lists the keys that are");
+    };
+    if json {
+        return output::object(
+            &json!({"key": id.to_string(), "removed_from": from, "root_version": next.version()}),
+        );
+    }
+    output::line(format!("key {id} is out of {}; root version {}", from.join(", "), next.version()))
+}
+
+/// `kvasir plugin trust rotate`: a new root key in the place of the old one, which is kept beside it under another name.
+///
+/// # Errors
+/// Where the old key is not there, or files cannot be written. What was half done is taken up by the next try.
+pub fn rotate(settings: &Settings, root_key: Option<&Path>, json: bool) -> Result<()> {
+    let store = settings.store();
+    let root = present_root(&store)?;
+    let (place, next_place) = (keys::root_key(settings), keys::next_root_key(settings));
+    let holds = |root: &VerifiedRoot, key: &SecretKey| {
+        let id = KeyId::of(&key.signing_key().verifying_key());
+        root.root().roles.get(&RoleName::Root).is_some_and(|role| role.keys.contains(&id))
+    };
+    // An earlier try stopped after the root was written: only the files' names are left to change.
+    if next_place.exists() && holds(&root, &key_file::load(&next_place)?) {
+        settle(&place, &next_place, root.version())?;
+    }
+    let old = keys::signer(settings, &root, &RoleName::Root, root_key)?;
+    let (new, _) = key_file::load_or_create(&next_place)?;
+    let next = store.rotate_root(old.signing_key(), new.signing_key(), setup::now())?;
+    let kept = settle(&place, &next_place, next.version())?;
+    if json {
+        return output::object(&json!({
+            "root_version": next.version(), "root_key": new.public().to_string(),
+            "file": place.display().to_string(), "former": kept.as_ref().map(|path| path.display().to_string()),
+        }));
+    }
+    output::line(format!(
+        "root version {}: the root key is {} in {}{}",
+        next.version(),
+        new.public(),
+        place.display(),
+        kept.map_or_else(String::new, |path| format!("; the former one is {}", path.display()))
+    ))
+}
+
+/// `kvasir plugin trust show`.
+///
+/// # Errors
+/// Where the trust folder cannot be used.
+pub fn show(settings: &Settings, json: bool) -> Result<()> {
+    let store = settings.store();
+    let trust = store.trust()?;
+    let folder = store.places().trust();
+    let Some(root) = trust.root() else {
+        let keys: Vec<String> = trust.publishers().keys().map(|(_, key)| key.line()).collect();
+        if json {
+            return output::object(
+                &json!({"root": null, "folder": folder.display().to_string(), "publishers": keys}),
+            );
+        }
+        return output::line(format!(
+            "there is no root yet (`kvasir setup` makes one); each of the keys in {} may publish any plugin:\n{}",
+            folder.display(),
+            keys.join("\n")
+        ));
+    };
+    let aside = unread_keys(&store, root);
+    let revoked = trust.revocations().map(|revoked| revoked.revocations());
+    if json {
+        let role = |(name, role): (&RoleName, &Role)| {
+            let keys: Vec<Value> = role.keys.iter().map(|id| key_object(root, id)).collect();
+            (name.to_string(), json!({"threshold": role.threshold, "keys": keys}))
+        };
+        let roles: serde_json::Map<String, Value> = root.root().roles.iter().map(role).collect();
+        return output::object(&json!({
+            "folder": folder.display().to_string(), "root": {
+                "version": root.version(), "expires": root.expires().0, "roles": roles,
+            },
+            "revocations": revoked.map(|revoked| json!({
+                "version": revoked.version, "expires": revoked.expires.0, "keys": revoked.keys, "packages": revoked.packages,
+            })),
+            "not_in_the_root": aside,
+        }));
+    }
+    let mut lines = vec![format!(
+        "root version {}, valid until {}, in {}",
+        root.version(),
+        root.expires(),
+        folder.display()
+    )];
+    for (name, role) in &root.root().roles {
+        lines.push(format!("{name}  ({} of {} keys must sign)", role.threshold, role.keys.len()));
+        lines.extend(
+            role.keys.iter().filter_map(|id| root.root().keys.get(id)).map(|key| format!("  {}", key.line())),
+        );
+    }
+    match revoked {
+        None => lines.push("nothing was ever revoked".to_owned()),
+        Some(revoked) => {
+            lines.push(format!("revocations version {}, valid until {}", revoked.version, revoked.expires));
+            lines.extend(revoked.keys.iter().map(|key| format!("  key {key}")));
+            lines.extend(revoked.packages.iter().map(|plugin| format!("  package {plugin}")));
+        }
+    }
+    if !aside.is_empty() {
+        lines.push(
+            "keys in trust/*.pub that the root does not trust (`kvasir plugin trust add FILE`):".to_owned(),
+        );
+        lines.extend(aside.iter().map(|line| format!("  {line}")));
+    }
+    output::line(lines.join("\n"))
+}
+
+/// `kvasir plugin revoke`: `what` is a key (`ed25519:...`, a file, or the id of a known one) or a plugin's digest.
+///
+/// # Errors
+/// Where it is neither, or the key that signs revocations is not there.
+pub fn revoke(settings: &Settings, what: &str, root_key: Option<&Path>, json: bool) -> Result<()> {
+    let store = settings.store();
+    let root = present_root(&store)?;
+    let revocable = revocable(&store, &root, what)?;
+    let signer = keys::signer(settings, &root, &RoleName::Revocation, root_key)?;
+    let (revocations, new) = store.revoke(&[revocable], &[signer.signing_key()], setup::now())?;
+    let active = store.active_digest()?;
+    let broken = store.active(setup::now()).err().map(|error| format!("{:#}", anyhow::Error::from(error)));
+    if json {
+        return output::object(&json!({
+            "revoked": revocable.to_string(), "new": new, "revocations_version": revocations.version(),
+            "active": active.map(|digest| digest.to_string()), "active_is_refused": broken,
+        }));
+    }
+    output::line(format!(
+        "{revocable} is revoked{}; revocations version {}{}",
+        if new { "" } else { " already" },
+        revocations.version(),
+        broken.map_or_else(String::new, |reason| format!("\nthe active plugin is refused now: {reason}"))
+    ))
+}
+
+fn present_root(store: &Store) -> Result<VerifiedRoot> {
+    let path = store.places().trust();
+    Ok(store.trust()?.root().cloned().ok_or(StoreError::NoRoot { path })?)
+}
+
+/// Gives the new root key its place, and the one that was there another name; says which.
+fn settle(place: &Path, next_place: &Path, version: u64) -> Result<Option<PathBuf>> {
+    let mut kept = None;
+    if place.exists() {
+        let aside = place.with_file_name(format!("root-before-{version}.key"));
+        fs::rename(place, &aside)
+            .with_context(|| format!("cannot rename {} to {}", place.display(), aside.display()))?;
+        kept = Some(aside);
+    }
+    fs::rename(next_place, place)
+        .with_context(|| format!("cannot rename {} to {}", next_place.display(), place.display()))?;
+    Ok(kept)
+}
+
+/// Keys in `trust/*.pub`, which a root put out of use, that the root does not hold.
+fn unread_keys(store: &Store, root: &VerifiedRoot) -> Vec<String> {
+    let Ok(folder) = TrustStore::load_folder(&store.places().trust()) else { return Vec::new() };
+    folder.keys().filter(|(id, _)| !root.root().keys.contains_key(id)).map(|(_, key)| key.line()).collect()
+}
+
+fn key_object(root: &VerifiedRoot, id: &KeyId) -> Value {
+    let key = root.root().keys.get(id);
+    json!({
+        "key": id.to_string(), "name": key.and_then(|key| key.name.clone()),
+        "public": key.map(|key| PublisherKey { name: None, ..key.clone() }.line()),
+    })
+}
+
+fn role(namespace: &str) -> Result<RoleName> {
+    format!("publisher/{namespace}").parse().with_context(|| format!("{namespace:?} is no namespace"))
+}
+
+fn spoken(namespace: &str) -> String {
+    if namespace == ANY_NAMESPACE {
+        "plugins of any name".to_owned()
+    } else {
+        format!("plugins named {namespace}:...")
+    }
+}
+
+/// The namespace of the plugin whose folder this is, if it is one.
+fn working_namespace() -> Result<Option<String>> {
+    let path = Path::new("plugin.toml");
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = files::read_bounded(path, MAX_MANIFEST_BYTES as u64).context("cannot read plugin.toml")?;
+    Ok(Manifest::parse(&text)?.namespace().map(str::to_owned))
+}
+
+fn key_id(text: &str) -> Result<KeyId> {
+    match KeyId::from_hex(text) {
+        Some(id) => Ok(id),
+        None => Ok(KeyId::of(&keys::public_key(text)?.key)),
+    }
+}
+
+/// 64 digits are a key where the root or an installed package's signature knows one of that id, else a package.
+fn revocable(store: &Store, root: &VerifiedRoot, what: &str) -> Result<Revocable> {
+    if let Some(id) = KeyId::from_hex(what) {
+        let signed = |plugin: PluginDigest| {
+            let loaded = store.load(plugin, setup::now());
+            loaded.is_ok_and(|loaded| loaded.publishers().contains(&id))
+        };
+        let is_key = root.root().keys.contains_key(&id) || store.digests()?.into_iter().any(signed);
+        return Ok(if is_key { Revocable::Key(id) } else { Revocable::Package(PluginDigest(id.0)) });
+    }
+    match super::digest(store, what) {
+        Ok(digest) => Ok(Revocable::Package(digest)),
+        Err(_) => Ok(Revocable::Key(
+            key_id(what).with_context(|| format!("{what:?} is neither a plugin's digest nor a key"))?,
+        )),
+    }
+}

@@ -1,0 +1,284 @@
+//! The verbs of an operator, through the program: install, upgrade, go back, trust, revoke, explain; and what the other commands then
+//! use.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use ed25519_dalek::SigningKey;
+use kvasir_operate::{key_file, setup};
+use kvasir_plugin::PackageContents;
+use kvasir_tests::{program, root};
+use serde_json::Value;
+
+/// A home of its own.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    /// With a kernel set up.
+    fn new() -> Home {
+        let home = Home(tempfile::tempdir().unwrap());
+        home.reports(&["setup"]);
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program("kvasir"));
+        command.current_dir(root()).env("KVASIR_HOME", self.0.path()).arg("--json").args(arguments);
+        command
+    }
+
+    fn reports(&self, arguments: &[&str]) -> Value {
+        let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
+        assert!(status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&stderr));
+        serde_json::from_slice(&stdout).unwrap()
+    }
+
+    /// Fails with exit code 1, panics nowhere, and says all of `fragments`.
+    fn refuses(&self, arguments: &[&str], fragments: &[&str]) {
+        let output = self.command(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+        for fragment in fragments {
+            assert!(said.contains(fragment), "{arguments:?} does not say {fragment:?}: {said}");
+        }
+    }
+
+    /// The bundled kernel as `version` with `revision`, signed by this home's publisher key.
+    fn package(&self, version: &str, revision: u64) -> PathBuf {
+        let key = key_file::load(&self.path("config/keys/publisher.key")).unwrap();
+        self.package_by(version, revision, key.signing_key())
+    }
+
+    fn package_by(&self, version: &str, revision: u64, key: &SigningKey) -> PathBuf {
+        let bundled = setup::bundled_kernel();
+        let lines = |line: &str| match line.split_once(" = ").map(|(name, _)| name) {
+            Some("version") => format!("version = \"{version}\""),
+            Some("kernel_revision") => format!("kernel_revision = {revision}"),
+            _ => line.to_owned(),
+        };
+        let manifest: Vec<String> =
+            String::from_utf8(bundled.manifest.clone()).unwrap().lines().map(lines).collect();
+        // One vector is proof enough here, and quick.
+        let vectors = bundled.vectors.iter().filter(|(name, _)| {
+            name.starts_with("q8_0.") || name.starts_with("q4_k.") || name.starts_with("f16.")
+        });
+        let contents = PackageContents {
+            manifest: manifest.join("\n").into_bytes(),
+            vectors: vectors.map(|(name, bytes)| (name.clone(), bytes.clone())).collect(),
+            ..bundled
+        };
+        let path = self.path(&format!("swiglu-{version}-{revision}.kvp"));
+        fs::write(&path, kvasir_plugin::pack(&contents, setup::validity(1), key).unwrap()).unwrap();
+        path
+    }
+
+    fn run(&self) -> Value {
+        self.reports(&["run", "--tokens", "1", "x"])
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn upgrade_and_rollback_change_what_run_uses_and_are_recorded() {
+    let home = Home::new();
+    let first = home.run()["plugin"].clone();
+    let newer = home.package("9.0.0", 900);
+    let upgraded = home.reports(&["plugin", "upgrade", text(&newer)]);
+    assert_eq!(
+        (&upgraded["active"], &upgraded["former"], &upgraded["revision"]),
+        (&true.into(), &first, &900.into())
+    );
+    assert_eq!(home.run()["plugin"], upgraded["plugin"]);
+    home.refuses(&["plugin", "upgrade", text(&newer)], &["not newer"]);
+
+    home.refuses(&["plugin", "rollback"], &["900 was seen", "--allow-downgrade"]);
+    assert_eq!(home.run()["plugin"], upgraded["plugin"]);
+    let back = home.reports(&["plugin", "rollback", "--allow-downgrade"]);
+    assert_eq!(back["plugin"], first);
+    assert_eq!(home.run()["plugin"], first);
+    home.refuses(&["plugin", "rollback"], &["no former version"]);
+    let history = home.reports(&["plugin", "history"]);
+    let last = history["entries"].as_array().unwrap().last().unwrap();
+    assert_eq!((&last["event"], &last["overridden_revision"]), (&"rolled_back".into(), &900.into()));
+
+    let digest = upgraded["plugin"].as_str().unwrap();
+    home.reports(&["plugin", "activate", &digest[..8]]);
+    let list = home.reports(&["plugin", "list"]);
+    let states: Vec<_> =
+        list["plugins"].as_array().unwrap().iter().map(|plugin| plugin["state"].as_str().unwrap()).collect();
+    assert_eq!(states.iter().filter(|state| **state == "active").count(), 1, "{list}");
+    assert_eq!(list["active"], digest);
+}
+
+#[test]
+fn a_revoked_active_plugin_is_not_used_and_the_way_out_is_said() {
+    let home = Home::new();
+    let newer = home.package("9.0.0", 900);
+    let plugin = home.reports(&["plugin", "install", text(&newer)])["plugin"].as_str().unwrap().to_owned();
+    let revoked = home.reports(&["plugin", "revoke", &plugin]);
+    assert!(revoked["active_is_refused"].as_str().unwrap().contains("rollback"), "{revoked}");
+    home.refuses(&["run", "x"], &["is revoked", "kvasir plugin rollback"]);
+    home.refuses(&["plugin", "install", text(&newer)], &["is revoked"]);
+    home.refuses(&["run", "--plugin", text(&newer), "x"], &["is revoked"]);
+    let told = home.reports(&["plugin", "policy", "explain"]);
+    assert_eq!((&told["would_load"], &told["failed"]), (&false.into(), &"package-revocation".into()));
+    assert_eq!(
+        home.reports(&["plugin", "list"])["plugins"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|plugin| plugin["state"] == "revoked")
+            .count(),
+        1
+    );
+    home.reports(&["plugin", "rollback", "--allow-downgrade"]);
+    home.run();
+}
+
+#[test]
+fn trust_is_given_taken_and_handed_to_a_new_root_key() {
+    let home = Home::new();
+    let (foreign, key) = (home.path("foreign.key"), SigningKey::from_bytes(&[9; 32]));
+    home.reports(&["key", "new", text(&foreign)]);
+    let foreign = key_file::load(&foreign).unwrap();
+    let package = home.package_by("9.0.0", 900, foreign.signing_key());
+    let public = foreign.public().to_string();
+    home.refuses(&["plugin", "install", text(&package)], &["does not trust"]);
+    let added = home.reports(&["plugin", "trust", "add", &public, "--namespace", "kvasir"]);
+    assert_eq!((&added["added"], &added["root_version"]), (&true.into(), &2.into()));
+    assert_eq!(home.reports(&["plugin", "trust", "add", &public, "--namespace", "kvasir"])["added"], false);
+    home.reports(&["plugin", "install", text(&package), "--no-activate"]);
+
+    let before = fs::read(home.path("config/keys/root.key")).unwrap();
+    let rotated = home.reports(&["plugin", "trust", "rotate"]);
+    assert_eq!(rotated["root_version"], 3);
+    assert_ne!(fs::read(home.path("config/keys/root.key")).unwrap(), before);
+    assert_eq!(fs::read(rotated["former"].as_str().unwrap()).unwrap(), before);
+    let removed = home.reports(&["plugin", "trust", "remove", &public]);
+    assert_eq!(removed["root_version"], 4);
+    home.refuses(&["plugin", "install", text(&package)], &["does not trust"]);
+    let shown = home.reports(&["plugin", "trust", "show"]);
+    assert_eq!(shown["root"]["version"], 4);
+
+    // A stranger's root in the place of one's own is no root here.
+    let theirs = kvasir_plugin::PublisherKey { key: key.verifying_key(), name: None };
+    let mut root = kvasir_plugin::Root::new(kvasir_plugin::UnixSeconds(u64::MAX / 2), theirs);
+    root.version = 5;
+    let own = fs::read(home.path("config/trust/root.json")).unwrap();
+    fs::write(home.path("config/trust/root.json"), root.sign(&[&key]).unwrap()).unwrap();
+    home.refuses(&["run", "x"], &["root.json"]);
+    fs::write(home.path("config/trust/root.json"), own).unwrap();
+    home.run();
+}
+
+#[test]
+fn the_policy_bounds_what_runs_and_explains_itself() {
+    let home = Home::new();
+    let policy = home.path("config/policy.toml");
+    fs::write(&policy, "[default]\nmemory_bytes = 1048576\n").unwrap();
+    let told = home.reports(&["plugin", "policy", "explain"]);
+    assert_eq!((&told["would_load"], &told["grant"]["memory_bytes"]), (&true.into(), &1_048_576.into()));
+    // So little memory that the model's experts do not fit: the limit is what the sandbox enforces.
+    home.refuses(&["run", "x"], &["memory"]);
+    fs::write(&policy, "[default.maximum]\nmemory_bytes = 1048576\n").unwrap();
+    home.refuses(&["run", "x"], &["the policy's maximum is 1048576", "policy.toml"]);
+    assert_eq!(home.reports(&["plugin", "policy", "explain"])["failed"], "policy");
+    fs::write(&policy, "[defualt]\n").unwrap();
+    home.refuses(&["run", "x"], &["policy.toml", "defualt"]);
+    fs::remove_file(&policy).unwrap();
+    assert_eq!(home.reports(&["plugin", "policy", "show"])["there"], false);
+}
+
+#[test]
+fn a_folder_of_keys_still_says_who_is_trusted() {
+    let home = Home::new();
+    let key = SigningKey::from_bytes(&[9; 32]);
+    let package = home.package_by("9.0.0", 900, &key);
+    let trust = home.path("keys");
+    fs::create_dir(&trust).unwrap();
+    let public = kvasir_plugin::PublisherKey { key: key.verifying_key(), name: None };
+    fs::write(trust.join("them.pub"), public.line()).unwrap();
+    home.refuses(&["run", "--plugin", text(&package), "x"], &["does not trust"]);
+    home.reports(&["run", "--tokens", "1", "--plugin", text(&package), "--trust", text(&trust), "x"]);
+}
+
+#[test]
+fn two_processes_that_install_at_once_lose_nothing() {
+    let home = Home::new();
+    let packages: Vec<PathBuf> = (1..=4).map(|step| home.package(&format!("9.0.{step}"), 900)).collect();
+    let children: Vec<_> = packages
+        .iter()
+        .map(|package| {
+            home.command(&["plugin", "install", text(package)]).stdout(Stdio::null()).spawn().unwrap()
+        })
+        .collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let list = home.reports(&["plugin", "list"]);
+    assert_eq!(list["plugins"].as_array().unwrap().len(), 5, "{list}");
+    let state: Value =
+        serde_json::from_slice(&fs::read(home.path("data/plugins/active.json")).unwrap()).unwrap();
+    assert_eq!(state["change"], 5);
+    home.run();
+}
+
+#[test]
+fn a_disk_that_fills_up_half_way_leaves_what_was_active() {
+    let home = Home::new();
+    let before = home.run()["plugin"].clone();
+    let newer = home.package("9.0.0", 900);
+    // No file may grow beyond 64 KiB: what was seen is still written, the package is not.
+    let script = "trap '' XFSZ; ulimit -f 64; exec \"$@\"";
+    let output = Command::new("bash")
+        .args(["-c", script, "bash", text(&program("kvasir")), "plugin", "install", text(&newer)])
+        .env("KVASIR_HOME", home.0.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot write") && said.contains("make room"), "{said}");
+    assert_eq!(home.run()["plugin"], before);
+    // What was seen stays seen.
+    home.refuses(&["plugin", "install", text(&home.package("8.0.0", 899))], &["900 was seen"]);
+    let left: Vec<_> = fs::read_dir(home.path("data/plugins/packages")).unwrap().collect();
+    assert_eq!(left.len(), 1, "nothing is left of the package");
+    home.reports(&["plugin", "install", text(&newer)]);
+}
+
+#[test]
+fn every_verb_shows_an_example() {
+    let home = Home(tempfile::tempdir().unwrap());
+    for verb in [
+        "install",
+        "list",
+        "upgrade",
+        "activate",
+        "rollback",
+        "history",
+        "revoke",
+        "trust add",
+        "trust remove",
+        "trust rotate",
+        "trust show",
+        "policy explain",
+        "policy show",
+    ] {
+        let mut words = vec!["plugin"];
+        words.extend(verb.split(' '));
+        words.push("--help");
+        let output = home.command(&words).output().unwrap();
+        let help = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && help.contains(&format!("kvasir plugin {verb}")), "{verb}: {help}");
+    }
+}
