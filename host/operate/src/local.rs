@@ -16,6 +16,8 @@ use crate::progress::Spinner;
 use crate::settings::Settings;
 use crate::{plugin_store, quarantine};
 
+/// A package may not be larger: it is read whole.
+pub const PACKAGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// More threads than this are a typing error.
 const THREADS_MAX: usize = 1024;
 

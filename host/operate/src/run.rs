@@ -16,8 +16,8 @@ use serde_json::json;
 use crate::local::{ComputeOptions, Local};
 use crate::logits::LogitsFile;
 use crate::output;
-use crate::remote::{Membership, RemoteOptions, RemoteReport};
 use crate::plugin_store;
+use crate::remote::{Membership, RemoteOptions, RemoteReport};
 use crate::settings::Settings;
 
 /// Most bytes of a prompt that are read from standard input.

@@ -10,15 +10,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kvasir_experts::{Device, KernelLimits, VerifiedPlugin};
-use kvasir_plugin::{Grant, MAX_PACKAGE_BYTES, PluginDigest, TrustStore};
+use kvasir_plugin::{Grant, PluginDigest, TrustStore};
 use kvasir_plugin_store::Store;
 
 use crate::choices::DeviceChoice;
+use crate::local::PACKAGE_BYTES_MAX;
 use crate::settings::Settings;
 use crate::{files, setup};
 
-/// Most bytes of a package file that are read.
-const PACKAGE_BYTES_MAX: u64 = MAX_PACKAGE_BYTES as u64;
 /// Fewest digits that stand for a whole digest.
 const DIGEST_PREFIX_MIN: usize = 6;
 
