@@ -9,9 +9,9 @@ use kvasir_plugin::BlobDigest;
 use serde_json::{Value, json};
 
 use crate::bundle::{Bundle, Found, Source, within_document};
-use crate::document::{Descriptor, INDEX, Index, MANIFEST, Manifest, REF_NAME};
+use crate::document::{Descriptor, ENVELOPE_TYPE, FILES_TYPE, INDEX, Index, MANIFEST, Manifest, REF_NAME};
 use crate::error::RegistryError;
-use crate::limits::{MAX_DOCUMENT_BYTES, MAX_REFERRERS};
+use crate::limits::{MAX_DOCUMENT_BYTES, MAX_LISTED, MAX_REFERRERS};
 
 const LAYOUT_FILE: &str = "oci-layout";
 const INDEX_FILE: &str = "index.json";
@@ -99,11 +99,24 @@ pub(crate) fn open(path: &Path, tag: Option<&str>) -> Result<(Folder, Found), Re
 fn referrers(folder: &mut Folder, index: &Index, image: &[u8]) -> Result<Vec<Descriptor>, RegistryError> {
     let digest = BlobDigest::of(image);
     let mut found = Vec::new();
+    let ours = |entry: &Descriptor| match entry.artifact_type.as_deref() {
+        None => false,
+        Some(kind) => kind == FILES_TYPE || kind == ENVELOPE_TYPE,
+    };
+    if index.manifests.len() > MAX_LISTED {
+        return Err(RegistryError::TooMany { place: folder.place(), what: "manifests", limit: MAX_LISTED });
+    }
     for entry in &index.manifests {
-        if entry.media_type != MANIFEST || entry.digest == digest {
+        let others = entry.artifact_type.is_some() && !ours(entry);
+        if entry.media_type != MANIFEST || entry.digest == digest || others {
             continue;
         }
-        let bytes = folder.manifest(&entry.digest)?;
+        // What is not said to be ours may be missing or damaged without being missed.
+        let bytes = match folder.manifest(&entry.digest) {
+            Ok(bytes) => bytes,
+            Err(_) if !ours(entry) => continue,
+            Err(error) => return Err(error),
+        };
         // Another's manifest may be of any form.
         let Ok(manifest) = Manifest::parse(&bytes, "") else { continue };
         if manifest.subject.as_ref().is_some_and(|subject| subject.digest == digest) {

@@ -13,6 +13,8 @@ pub const MAX_BLOBS: usize = MAX_FILES + 8;
 pub const MAX_DOCUMENT_BYTES: u64 = 1 << 20;
 /// Most referrers of ours that are looked at: one for each time that a plugin was signed anew.
 pub const MAX_REFERRERS: usize = 16;
+/// Most manifests that a folder's index may list: three for each plugin in it.
+pub const MAX_LISTED: usize = 4096;
 /// Largest answer of a server that gives out bearer keys, in bytes.
 pub const MAX_BEARER_ANSWER_BYTES: u64 = 64 << 10;
 /// Most bytes of a refusal's text that are read, and most characters of it that are shown.

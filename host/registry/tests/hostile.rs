@@ -387,3 +387,49 @@ fn what_is_not_there_is_said_so() {
     let error = pull(&place, &hasty()).unwrap_err();
     assert!(matches!(error, RegistryError::Unreachable { .. }), "{error}");
 }
+
+/// A folder with the fixture in it, after `change` had its way with it.
+fn changed(change: impl FnOnce(&std::path::Path)) -> RegistryError {
+    let scratch = tempfile::tempdir().unwrap();
+    let place = Place::Folder { path: scratch.path().to_owned(), tag: None };
+    push(&package(), &place, &Options::default()).unwrap();
+    change(scratch.path());
+    pull(&place, &Options::default()).unwrap_err()
+}
+
+#[test]
+fn folders_are_believed_no_more_than_registries() {
+    let blob = |folder: &std::path::Path, content: &[u8]| {
+        folder.join("blobs/sha256").join(BlobDigest::of(content).hex())
+    };
+    let vector = vec![1; 3000];
+    let error = changed(|folder| std::fs::write(blob(folder, &vector), vec![3; 3000]).unwrap());
+    assert!(matches!(error, RegistryError::Digest { .. }), "{error}");
+    let error = changed(|folder| std::fs::write(blob(folder, &vector), vec![1; 3001]).unwrap());
+    assert!(matches!(error, RegistryError::Size { found: 3001, expected: 3000, .. }), "{error}");
+    let error = changed(|folder| std::fs::remove_file(blob(folder, &vector)).unwrap());
+    assert!(matches!(error, RegistryError::File { action: "read", .. }), "{error}");
+    // What would be waited for, or read without end.
+    for device in ["/dev/zero", "/dev/tty"] {
+        let error = changed(|folder| {
+            std::fs::remove_file(blob(folder, &vector)).unwrap();
+            std::os::unix::fs::symlink(device, blob(folder, &vector)).unwrap();
+        });
+        assert!(matches!(error, RegistryError::File { action: "read", .. }), "{error}");
+    }
+    let index =
+        |text: String| changed(move |folder| std::fs::write(folder.join("index.json"), text).unwrap());
+    assert!(matches!(index(String::new()), RegistryError::Protocol { .. }));
+    assert!(matches!(index("{}".to_owned()), RegistryError::Layout { .. }));
+    let long = " ".repeat(MAX_DOCUMENT_BYTES as usize + 1);
+    assert!(matches!(index(long), RegistryError::TooLarge { limit: MAX_DOCUMENT_BYTES, .. }));
+    let error = changed(|folder| {
+        let path = folder.join("index.json");
+        let mut index: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let listed = index["manifests"].as_array_mut().unwrap();
+        let other = json!({"mediaType": MANIFEST, "size": 1, "digest": BlobDigest::of(b"1").to_string(), "artifactType": "x"});
+        listed.resize(MAX_LISTED + 1, other);
+        std::fs::write(path, index.to_string()).unwrap();
+    });
+    assert!(matches!(error, RegistryError::TooMany { limit: MAX_LISTED, .. }), "{error}");
+}
