@@ -93,7 +93,7 @@ pub enum RegistryError {
         status: u16,
     },
     /// It has no such thing.
-    #[error("{host} has no {what}; check the name and the tag")]
+    #[error("{host} does not have {what}; check the name and the tag")]
     NotFound {
         /// The host.
         host: String,
