@@ -201,14 +201,14 @@ fn tls_is_checked() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("registry.pem");
     std::fs::write(&path, &registry.pem).unwrap();
-    let trusting = Options { loopback_tls: true, certificates: Some(path.clone()), ..registry::hasty() };
+    let trusting = Options { loopback_tls: true, certificates: Some(path.clone()), ..registry::patient() };
     push(&package, &place, &trusting).unwrap();
     assert_eq!(pull(&place, &trusting).unwrap(), package);
     // The certificate is nobody's whom the usual roots vouch for.
-    let error = pull(&place, &Options { loopback_tls: true, ..registry::hasty() }).unwrap_err();
+    let error = pull(&place, &Options { loopback_tls: true, ..registry::patient() }).unwrap_err();
     assert!(matches!(error, RegistryError::Unreachable { .. }), "{error}");
     // Plain HTTP to a server of TLS is no way in.
-    let error = pull(&place, &registry::hasty()).unwrap_err();
+    let error = pull(&place, &registry::patient()).unwrap_err();
     assert!(!matches!(error, RegistryError::NotFound { .. }), "{error}");
     std::fs::write(&path, "no certificate").unwrap();
     let error = pull(&place, &trusting).unwrap_err();

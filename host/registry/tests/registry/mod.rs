@@ -245,6 +245,12 @@ pub fn verifies(package: &[u8]) -> bool {
     verify(package, &trust, NOW).is_ok()
 }
 
+/// Options with times that end a test that hangs.
+pub fn patient() -> Options {
+    let (deadline, silence) = (std::time::Duration::from_secs(120), std::time::Duration::from_secs(60));
+    Options { deadline, silence, ..Options::default() }
+}
+
 /// Options with times that suit a test of silence.
 pub fn hasty() -> Options {
     let (deadline, silence) = (std::time::Duration::from_secs(5), std::time::Duration::from_secs(1));
