@@ -272,3 +272,51 @@ pub fn hex(bytes: &[u8]) -> String {
 pub fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex(bytes))
 }
+
+/// A root.json or revoked.json of this signed part, with one signature for each seed in the order given.
+pub fn trust_document(signed: &str, seeds: &[u8]) -> Vec<u8> {
+    let signatures: Vec<String> = seeds
+        .iter()
+        .map(|&seed| {
+            let bytes = key(seed).sign(signed.as_bytes()).to_bytes();
+            let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!(r#"{{"keyid":"{}","sig":"{digits}"}}"#, id(seed))
+        })
+        .collect();
+    format!(r#"{{"signed":{signed},"signatures":[{}]}}"#, signatures.join(",")).into_bytes()
+}
+
+/// The signed part of a root: `holders` are the seeds of the root role's keys; the last argument is JSON between the brackets of
+/// `roles` before the roles `revocation` and `root`, with a comma at its end, or nothing.
+pub fn signed_root(
+    version: u64,
+    expires: u64,
+    holders: &[u8],
+    publishers: &[u8],
+    publisher_role: &str,
+) -> String {
+    let written = |seed: &u8| {
+        (
+            id(*seed).to_string(),
+            format!(
+                r#""{}":{{"keytype":"ed25519","keyval":{{"public":"{}"}},"scheme":"ed25519"}}"#,
+                id(*seed),
+                key(*seed)
+                    .verifying_key()
+                    .as_bytes()
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect::<String>()
+            ),
+        )
+    };
+    let keys: BTreeMap<String, String> = holders.iter().chain(publishers).map(written).collect();
+    let keys: Vec<String> = keys.into_values().collect();
+    let mut ids: Vec<String> = holders.iter().map(|seed| format!("\"{}\"", id(*seed))).collect();
+    ids.sort();
+    let role = format!(r#"{{"keyids":[{}],"threshold":{}}}"#, ids.join(","), holders.len());
+    format!(
+        r#"{{"_type":"root","expires":{expires},"keys":{{{}}},"roles":{{{publisher_role}"revocation":{role},"root":{role}}},"spec_version":"1.0.0","version":{version}}}"#,
+        keys.join(",")
+    )
+}
