@@ -153,7 +153,10 @@ fn hostile_trust_is_refused_by_the_library() {
 #[test]
 #[ignore = "run by hostile_trust_is_refused_by_the_library, in a process of its own"]
 fn in_a_process_of_its_own() {
-    let name = std::env::var(CASE).unwrap();
+    let Ok(name) = std::env::var(CASE) else {
+        println!("skipped: no case is named in {CASE}");
+        return;
+    };
     let case = trust::CASES.iter().find(|case| case.name == name).unwrap();
     let (refused, expected) = (case.run)();
     assert_eq!(refused, expected);

@@ -135,7 +135,7 @@ fn cut_and_mixed(now: UnixSeconds) -> Vec<Case> {
         .collect();
     vec![
         case("cut-in-a-header", cut(700), PluginError::Truncated { offset: 700 }),
-        case("cut-in-a-blob", cut(2_560 + 10), PluginError::Truncated { offset: 2_570 }),
+        case("cut-in-a-blob", cut(3_082), PluginError::Truncated { offset: 3_082 }),
         case(
             "cut-in-the-end-mark",
             cut(package.len() - 1),
@@ -183,18 +183,17 @@ fn documents(now: UnixSeconds) -> Vec<Case> {
         signed(Stages::unsigned(files), now, &[1], |_| ()).package()
     };
     let bomb = {
-        let mut bomb = files();
-        bomb.extend((0..100).map(|index| (format!("vectors/{index}"), vec![0; MAX_VECTOR_BYTES - 1])));
         let stages = Stages::unsigned(files());
-        let layers: Vec<String> = bomb
-            .iter()
-            .filter(|(name, _)| *name != "kernel.wasm")
-            .map(|(name, bytes)| by_hand::layer(name, &bytes[..bytes.len().min(MAX_VECTOR_BYTES - 1)]))
-            .collect();
+        let zeros = vec![0; MAX_VECTOR_BYTES - 1];
+        let one = by_hand::layer("vectors/0", &zeros);
+        let mut layers = vec![
+            by_hand::layer("plugin.toml", by_hand::MANIFEST.as_bytes()),
+            by_hand::layer("sbom.cdx.json", by_hand::BILL),
+        ];
+        layers.extend((0..100).map(|index| one.replace("vectors/0", &format!("vectors/{index}"))));
         let list = by_hand::referrer(layout::FILES_TYPE, &layers.join(","), &stages.image);
         let index = by_hand::index(&stages.image, &list, None);
-        let stray = vec![vec![0; MAX_VECTOR_BYTES - 1]];
-        Stages { list, index, stray, ..stages }.package()
+        Stages { list, index, stray: vec![zeros], ..stages }.package()
     };
     let mut crowd: BTreeMap<String, Vec<u8>> = files();
     crowd.extend((0..MAX_FILES).map(|index| (format!("vectors/{index}"), Vec::new())));

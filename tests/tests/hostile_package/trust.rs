@@ -119,13 +119,17 @@ fn revoking(change: impl FnOnce(&mut Revocations)) -> TrustStore {
 }
 
 fn revoked_key() -> (String, String) {
-    let trust = revoking(|list| drop(list.keys.insert(id(1))));
+    let trust = revoking(|list| {
+        list.keys.insert(id(1));
+    });
     pair(verify(&package(4, &[1]), &trust, NOW).unwrap_err(), PluginError::RevokedKey { key: id(1) })
 }
 
 fn revoked_package() -> (String, String) {
     let digest = plugin(4, &[1]).digest();
-    let trust = revoking(|list| drop(list.packages.insert(digest)));
+    let trust = revoking(|list| {
+        list.packages.insert(digest);
+    });
     let found = verify(&package(4, &[2]), &trust, NOW).unwrap_err();
     pair(found, PluginError::RevokedPackage { plugin: digest })
 }
@@ -183,12 +187,7 @@ fn root_repeated() -> (String, String) {
 /// One key under two names could sign for two.
 fn root_two_ids() -> (String, String) {
     let hex = |seed: u8| {
-        by_hand::key(seed)
-            .verifying_key()
-            .as_bytes()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
+        key(seed).verifying_key().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
     let signed = signed_root(1, LATER, &[10, 11], &[], "").replace(&hex(11), &hex(10));
     let document = trust_document(&signed, &[10, 11]);
