@@ -41,6 +41,7 @@ struct Ended {
 }
 
 /// Runs `command` to its end, or kills it at [`WALL_MAX`].
+#[allow(clippy::zombie_processes, reason = "wait4 waits for it, and says how much memory it had")]
 fn ended(command: &mut Command) -> Ended {
     let began = Instant::now();
     let mut child =

@@ -28,6 +28,7 @@ fn options(instances: usize) -> RunnerOptions {
             deadline: Duration::from_secs(60),
         },
         held_bytes: None,
+        isolation: Isolation::InProcess,
     }
 }
 

@@ -187,6 +187,9 @@ fn module(body: &str) -> Vec<u8> {
     wat::parse_str(format!("(component (core module {body}))")).unwrap()
 }
 
+/// Name, what is wrong with it, the component, and whether an error is the one that is due.
+type Case<'a> = (&'a str, &'a str, Vec<u8>, Box<dyn Fn(&SandboxError) -> bool>);
+
 #[test]
 fn every_component_that_is_refused_is_refused_by_the_compilers_process_for_its_own_reason() {
     let _alone = alone();
@@ -199,7 +202,7 @@ fn every_component_that_is_refused_is_refused_by_the_compilers_process_for_its_o
     let nest = |depth: usize| format!("(func {} {})", "loop ".repeat(depth), "end ".repeat(depth));
     let mut elf = plugin::kernel("honest");
     elf.splice(..4, *b"\x7fELF");
-    let cases: Vec<(&str, &str, Vec<u8>, Box<dyn Fn(&SandboxError) -> bool>)> = vec![
+    let cases: Vec<Case> = vec![
         ("1", "two-memories", plugin::refused("two-memories"), Box::new(invalid)),
         (
             "1",

@@ -290,7 +290,7 @@ fn envelopes(now: UnixSeconds) -> Vec<Case> {
         ),
         case(
             "signature-of-other-bytes",
-            with(&envelope(&[moved.clone()])),
+            with(&envelope(std::slice::from_ref(&moved))),
             PluginError::BadSignature { key: id(1) },
         ),
         case(
@@ -348,6 +348,9 @@ fn envelopes(now: UnixSeconds) -> Vec<Case> {
     ]
 }
 
+/// The files of a package by name.
+type Files = BTreeMap<String, Vec<u8>>;
+
 /// Signed by a trusted key, and refused for what is said or carried.
 fn statements(now: UnixSeconds) -> Vec<Case> {
     let unsigned = || Stages::unsigned(files());
@@ -355,7 +358,7 @@ fn statements(now: UnixSeconds) -> Vec<Case> {
         |change: &dyn Fn(&mut Value)| signed(unsigned(), now, &[1], |statement| change(statement)).package();
     let envelope = fixture(now).envelope.unwrap();
     // The documents are made anew for the changed files; the envelope is the old one.
-    let swapped = |change: &dyn Fn(&mut BTreeMap<String, Vec<u8>>)| {
+    let swapped = |change: &dyn Fn(&mut Files)| {
         let mut files = files();
         change(&mut files);
         Stages::unsigned(files).with_envelope(&envelope).package()
