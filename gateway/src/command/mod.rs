@@ -190,8 +190,9 @@ struct TicketArgs {
     /// A publisher whose plugins the holder may serve or ask for: its public key, or the digest of it; may be repeated
     #[arg(long, value_name = "KEY")]
     publisher: Vec<PublisherName>,
-    /// Most connections of the holder at one time: a newer one takes the oldest one's place
-    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    /// Most connections of the holder at one time: a newer one takes the oldest one's place. A worker that changes over to
+    /// another version of its plugin has two for a moment
+    #[arg(long, default_value_t = 2, value_name = "NUMBER")]
     sessions: u16,
     /// Payload bytes after which a session is finished in order; 0: no bound
     #[arg(long, default_value_t = 0, value_name = "BYTES")]

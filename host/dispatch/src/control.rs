@@ -130,7 +130,7 @@ async fn consider(shared: &Arc<Shared>, link: &Connected, request: PairRequest) 
              --accept tolerance)",
         ))
     } else {
-        shared.reserve(request.session.0, &request.worker.to_string()).ok_or_else(|| {
+        shared.reserve(request.session.0, &request.worker, request.plugin).ok_or_else(|| {
             let sentence = format!("all {} places of this backbone are taken", shared.options.workers);
             Refusal::new(
                 RefusalCode::Declined,

@@ -28,7 +28,9 @@ pub struct SwarmOptions {
     pub ticket: Ticket,
     /// The key that the ticket was made for; it also signs receipts and grants.
     pub key: SecretKey,
-    /// Plugins that workers may compute with, best first. They must be those that this machine computes with.
+    /// Plugins that workers may compute with, best first. All must return the same bits as what this machine computes with: it,
+    /// and other exact versions of it that its operator trusts. A worker that changes over to another of them during a
+    /// generation is asked on, without a pause.
     pub plugins: Vec<PluginDigest>,
     /// The loosest class of results that is accepted. Workers of class tolerance move bits; tokens may then differ where
     /// two logits are close.

@@ -71,8 +71,7 @@ async fn pair(
     let assigned = assignment(&shared.model, &share)
         .map_err(|error| refuse(error.to_string(), "check the backbone's model file"))?;
     let keys = ReceiptKeys { hub: ticket.claims().hub, worker: request.worker, backbone: key.public() };
-    let session =
-        Arc::new(Session::new(request.session, slot, request.worker, link.sender.clone(), request.class));
+    let session = Arc::new(Session::new(&request, slot, link.sender.clone()));
     let blobs = BlobServer::start(Arc::clone(&shared.model), Arc::clone(&session), &assigned);
     session.assign(assigned);
     if !shared.take_seat(&session) {

@@ -153,12 +153,18 @@ impl RemoteExperts {
         let mut open =
             Open { call, groups, values: vec![0.0; rows * hidden], offsets, parts: Vec::new(), here };
         for part in plan.parts {
-            let session = sessions.get(part.slot).and_then(Option::as_ref);
-            let sent = session.and_then(|session| {
+            let ask = |session: &Arc<Session>| {
                 let expert_rows = part.expert_rows();
                 let asked = session.ask(&open.call, &part, hidden, id, open.parts.len(), &self.arrive)?;
                 let allowance = session.allowance(expert_rows, self.shared.deadlines);
                 Some((Arc::clone(session), asked, Instant::now() + allowance))
+            };
+            let session = sessions.get(part.slot).and_then(Option::as_ref);
+            let sent = session.and_then(&ask).or_else(|| {
+                // It may have handed its slot over this very moment.
+                let heir = self.shared.usable_session(part.slot)?;
+                let holds = part.requests.iter().all(|request| heir.holds(layer, request.expert.0));
+                if holds { ask(&heir) } else { None }
             });
             match sent {
                 Some((session, wire_call, deadline)) => {

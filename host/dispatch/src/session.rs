@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use kvasir_backbone::{Call, CallId};
 use kvasir_link::LinkSender;
 use kvasir_wire::frame::{HUB_STREAM, Kind, PAIR_STREAM};
-use kvasir_wire::handshake::Class;
-use kvasir_wire::id::SessionId;
+use kvasir_wire::id::{PluginDigest, SessionId};
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::message::{
     self, Assign, Assigned, Cancel, Drain, DrainReason, Mode, NotHeldReason, stream_of_call,
 };
+use kvasir_wire::pairing::PairRequest;
 
 use crate::latency::{Deadlines, Latency, Percentiles};
 use crate::outstanding::{Arrival, Awaited, Outstanding, Sent};
@@ -31,6 +31,7 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) slot: usize,
     pub(crate) worker: PublicKey,
+    pub(crate) plugin: PluginDigest,
     pub(crate) link: LinkSender,
     /// Held over numbering, booking and queueing a call: call numbers must ascend on the link.
     sending: Mutex<u64>,
@@ -52,20 +53,25 @@ pub(crate) struct State {
     pub(crate) refused_in_row: u32,
     /// No new calls.
     pub(crate) draining: bool,
+    /// Another session has its slot: once it owes nothing it asks for its final receipt.
+    leaving: bool,
     pub(crate) ended: Option<String>,
 }
 
 impl Session {
-    pub(crate) fn new(id: SessionId, slot: usize, worker: PublicKey, link: LinkSender, class: Class) -> Self {
+    /// The session that `request` offered and both ends signed.
+    pub(crate) fn new(request: &PairRequest, slot: usize, link: LinkSender) -> Self {
+        let &PairRequest { session: id, worker, plugin, class, .. } = request;
         let numbers = WorkerStatistics {
             session: id.to_string(),
             worker: worker.to_string(),
+            plugin: plugin.to_string(),
             class: class.name(),
             connected: true,
             ..WorkerStatistics::default()
         };
         let state = State { numbers, ..State::default() };
-        Self { id, slot, worker, link, sending: Mutex::new(0), state: Mutex::new(state) }
+        Self { id, slot, worker, plugin, link, sending: Mutex::new(0), state: Mutex::new(state) }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -216,6 +222,25 @@ impl Session {
     /// No new calls from now on.
     pub(crate) fn begin_draining(&self) {
         self.state().draining = true;
+    }
+
+    /// No new calls from now on, and a final receipt once those that are open are answered.
+    pub(crate) fn begin_leaving(&self) {
+        let mut state = self.state();
+        state.draining = true;
+        state.leaving = true;
+    }
+
+    /// Asks for the final receipt of a session that leaves its slot, once, when it owes nothing.
+    pub(crate) fn leave_if_done(&self) {
+        {
+            let mut state = self.state();
+            if !state.leaving || state.calls.owed() > 0 {
+                return;
+            }
+            state.leaving = false;
+        }
+        self.ask_to_drain();
     }
 
     /// Asks the hub for a final receipt.

@@ -89,6 +89,7 @@ impl SessionTask {
             let received = tokio::select! {
                 received = self.receiver.recv() => received,
                 _ = tick.tick() => {
+                    self.session.leave_if_done();
                     if let Some(over) = self.look_for_overdue() {
                         return over;
                     }
@@ -204,6 +205,7 @@ impl SessionTask {
         };
         self.books.record(&item, (sent.up, bytes.len() as u64), sent.rows, accepted, &result.work_root)?;
         self.shared.progressed();
+        self.session.leave_if_done();
         if refused_in_row >= MAX_REFUSED_IN_ROW {
             return Err(Over::Refuse(Refusal::new(
                 RefusalCode::LimitReached,
@@ -242,7 +244,7 @@ impl SessionTask {
                 }
             }
         }
-        self.shared.progressed();
+        self.shared.session_holds(&self.session);
         Ok(())
     }
 

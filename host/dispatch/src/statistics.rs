@@ -50,6 +50,8 @@ pub struct WorkerStatistics {
     pub session: String,
     /// The worker's key, as text.
     pub worker: String,
+    /// The digest of the plugin that it computes with, by the transcript; hexadecimal.
+    pub plugin: String,
     /// The class of its results by the transcript: `exact` or `tolerance`.
     pub class: &'static str,
     /// Whether the session stands.

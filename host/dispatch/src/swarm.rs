@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use kvasir_backbone::Experts;
 use kvasir_model::{ExpertIndex, LayerIndex, Model};
+use kvasir_wire::id::PluginDigest;
+use kvasir_wire::key::PublicKey;
 use tokio::runtime::Runtime;
 
 use crate::control;
@@ -50,8 +52,7 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 struct Table {
-    /// Who sits in each slot.
-    slots: Vec<Option<Seat>>,
+    slots: Vec<Slot>,
     /// Every session that ever was, in the order they joined.
     sessions: Vec<Arc<Session>>,
     /// No new sessions.
@@ -60,6 +61,15 @@ struct Table {
     trouble: Option<String>,
     /// Set when the control link will not come back.
     control_over: bool,
+}
+
+/// One share of the experts, and who computes it.
+#[derive(Clone, Default)]
+struct Slot {
+    /// Who is asked.
+    seat: Option<Seat>,
+    /// A session of the same worker with another plugin, which takes the seat once it holds what it was assigned.
+    next: Option<Seat>,
 }
 
 /// A slot's holder: a pairing under way, or a session.
@@ -97,7 +107,8 @@ impl Swarm {
         let begun = Instant::now();
         let mut table = self.shared.table();
         loop {
-            let ready = table.slots.iter().flatten().filter(|seat| seat.is_settled()).count();
+            let seats = table.slots.iter().filter_map(|slot| slot.seat.as_ref());
+            let ready = seats.filter(|seat| seat.is_settled()).count();
             if ready >= wanted {
                 return Ok(());
             }
@@ -201,7 +212,7 @@ impl Shared {
         // Once, and before anything waits for it: it reads every weight of the model.
         let model_digest = model.digests()?.model.0;
         let formats = formats(&model, shares.iter().flatten())?;
-        let table = Table { slots: vec![None; shares.len()], ..Table::default() };
+        let table = Table { slots: vec![Slot::default(); shares.len()], ..Table::default() };
         Ok(Self {
             hidden,
             experts,
@@ -247,11 +258,12 @@ impl Shared {
 
     /// For each slot its session, if that may be asked now.
     pub(crate) fn usable_sessions(&self) -> Vec<Option<Arc<Session>>> {
-        let usable = |seat: &Option<Seat>| match seat {
-            Some(Seat::Taken(session)) if session.is_usable() => Some(Arc::clone(session)),
-            _ => None,
-        };
-        self.table().slots.iter().map(usable).collect()
+        self.table().slots.iter().map(Slot::usable).collect()
+    }
+
+    /// The session of one slot, if that may be asked now.
+    pub(crate) fn usable_session(&self, slot: usize) -> Option<Arc<Session>> {
+        self.table().slots.get(slot).and_then(Slot::usable)
     }
 
     /// Changes the swarm's own counters.
@@ -260,30 +272,41 @@ impl Shared {
     }
 
     /// Reserves a slot for a pairing: the one whose worker comes back, else the lowest free one. Gives the slot and the
-    /// experts dealt to it.
-    pub(crate) fn reserve(&self, session: [u8; 32], worker: &str) -> Option<(usize, Vec<ExpertAddress>)> {
+    /// experts dealt to it. A worker that comes with the plugin that it had was cut off, and its old session ends now; one
+    /// that comes with another plugin changes over: its old session is asked until the new one holds its experts.
+    pub(crate) fn reserve(
+        &self,
+        session: [u8; 32],
+        worker: &PublicKey,
+        plugin: PluginDigest,
+    ) -> Option<(usize, Vec<ExpertAddress>)> {
         let mut table = self.table();
         if table.closing {
             return None;
         }
-        let of_worker =
-            |seat: &Option<Seat>| matches!(seat, Some(Seat::Taken(old)) if old.worker.to_string() == worker);
-        let slot = table
-            .slots
-            .iter()
-            .position(of_worker)
-            .or_else(|| table.slots.iter().position(Option::is_none))?;
-        if let Some(Seat::Taken(old)) = table.slots[slot].replace(Seat::Reserved(session)) {
+        let of_worker = |slot: &Slot| matches!(&slot.seat, Some(Seat::Taken(old)) if old.worker == *worker);
+        let free = |slot: &Slot| slot.seat.is_none();
+        let number = table.slots.iter().position(of_worker).or_else(|| table.slots.iter().position(free))?;
+        let slot = &mut table.slots[number];
+        let changes_over = matches!(
+            &slot.seat, Some(Seat::Taken(old)) if old.plugin != plugin && !old.has_ended()
+        );
+        let place = if changes_over { &mut slot.next } else { &mut slot.seat };
+        if let Some(Seat::Taken(old)) = place.replace(Seat::Reserved(session)) {
             old.end("a newer session of the same worker took its place".to_owned());
         }
-        Some((slot, self.shares[slot].clone()))
+        Some((number, self.shares[number].clone()))
     }
 
     /// A pairing came to nothing.
     pub(crate) fn release(&self, slot: usize, session: [u8; 32], why: String) {
         let mut table = self.table();
-        if matches!(table.slots.get(slot), Some(Some(Seat::Reserved(reserved))) if *reserved == session) {
-            table.slots[slot] = None;
+        if let Some(slot) = table.slots.get_mut(slot) {
+            for place in [&mut slot.seat, &mut slot.next] {
+                if matches!(place, Some(Seat::Reserved(reserved)) if *reserved == session) {
+                    *place = None;
+                }
+            }
         }
         table.trouble = Some(why);
         drop(table);
@@ -293,24 +316,39 @@ impl Shared {
     /// A pairing came about. False when the swarm is closing or the slot went to another.
     pub(crate) fn take_seat(&self, session: &Arc<Session>) -> bool {
         let mut table = self.table();
-        let reserved = matches!(
-            table.slots.get(session.slot), Some(Some(Seat::Reserved(reserved))) if *reserved == session.id.0
-        );
-        if table.closing || !reserved {
+        if table.closing {
             return false;
         }
-        table.slots[session.slot] = Some(Seat::Taken(Arc::clone(session)));
+        let Some(slot) = table.slots.get_mut(session.slot) else { return false };
+        let reserved = |place: &&mut Option<Seat>| matches!(place, Some(Seat::Reserved(reserved)) if *reserved == session.id.0);
+        let Some(place) = [&mut slot.seat, &mut slot.next].into_iter().find(reserved) else { return false };
+        *place = Some(Seat::Taken(Arc::clone(session)));
+        slot.change_over();
         table.sessions.push(Arc::clone(session));
         true
     }
 
-    /// A session is over; its slot is free.
+    /// A session's worker said what it holds: if it was to take over a slot and holds all that it will, it does.
+    pub(crate) fn session_holds(&self, session: &Session) {
+        if let Some(slot) = self.table().slots.get_mut(session.slot) {
+            slot.change_over();
+        }
+        self.changed.notify_all();
+    }
+
+    /// A session is over; its slot is free, or the next one's.
     pub(crate) fn session_ended(&self, session: &Session) {
         let mut table = self.table();
         let why = session.state().ended.clone();
-        if matches!(table.slots.get(session.slot), Some(Some(Seat::Taken(seated))) if seated.id == session.id)
-        {
-            table.slots[session.slot] = None;
+        let is_it =
+            |place: &Option<Seat>| matches!(place, Some(Seat::Taken(seated)) if seated.id == session.id);
+        if let Some(slot) = table.slots.get_mut(session.slot) {
+            if is_it(&slot.next) {
+                slot.next = None;
+            }
+            if is_it(&slot.seat) {
+                slot.seat = slot.next.take();
+            }
         }
         if let Some(why) = why {
             table.trouble = Some(format!("session with {}: {why}", session.worker));
@@ -368,6 +406,27 @@ fn formats<'a>(
         formats.extend([&tensors.gate, &tensors.up, &tensors.down].map(|tensor| tensor.format().number()));
     }
     Ok(formats.into_iter().collect())
+}
+
+impl Slot {
+    /// Whom to ask now: who sits here, or, while that one finishes, the next one with what it holds by then.
+    fn usable(&self) -> Option<Arc<Session>> {
+        [&self.seat, &self.next].into_iter().find_map(|place| match place {
+            Some(Seat::Taken(session)) if session.is_usable() => Some(Arc::clone(session)),
+            _ => None,
+        })
+    }
+
+    /// Seats the next session if it holds all that it will. The old one is asked nothing more: it answers what it owes and
+    /// ends in order.
+    fn change_over(&mut self) {
+        if !self.next.as_ref().is_some_and(Seat::is_settled) {
+            return;
+        }
+        if let Some(Seat::Taken(old)) = std::mem::replace(&mut self.seat, self.next.take()) {
+            old.begin_leaving();
+        }
+    }
 }
 
 impl Seat {

@@ -212,6 +212,18 @@ fn as_json(event: &Event) -> Value {
         }),
         Event::ReceiptDisputed { reason } => json!({"event": "receipt_disputed", "reason": reason}),
         Event::Drained => json!({"event": "drained"}),
+        Event::CandidateOffered { plugin, name, active } => json!({
+            "event": "candidate_offered", "plugin": plugin, "name": name, "active": active,
+        }),
+        Event::CandidateRejected { plugin, reason } => {
+            json!({"event": "candidate_rejected", "plugin": plugin, "reason": reason})
+        }
+        Event::CandidatePassed { plugin, calls, side_by_side, reason } => json!({
+            "event": "candidate_passed", "plugin": plugin, "calls": calls, "side_by_side": side_by_side,
+            "reason": reason,
+        }),
+        Event::Switched { from, to } => json!({"event": "switched", "from": from, "to": to}),
+        Event::Unloaded { plugin } => json!({"event": "unloaded", "plugin": plugin}),
         other => json!({"event": "other", "text": format!("{other:?}")}),
     }
 }
@@ -278,10 +290,32 @@ fn for_people() -> EventSink {
             }
             Event::ReceiptDisputed { reason } => format!("receipt not countersigned: {reason}"),
             Event::Drained => "session ended in order".to_owned(),
+            Event::CandidateOffered { name, plugin, .. } => {
+                format!("{name} ({}) is to take over: proving it", short(&plugin))
+            }
+            Event::CandidateRejected { plugin, reason } => {
+                format!("plugin {} does not take over: {reason}", short(&plugin))
+            }
+            Event::CandidatePassed { plugin, calls, side_by_side, reason } => format!(
+                "plugin {} answered {calls} live calls as the one in use does; {}: {reason}",
+                short(&plugin),
+                if side_by_side {
+                    "its session begins before the old one ends"
+                } else {
+                    "the old session ends first"
+                }
+            ),
+            Event::Switched { to, .. } => format!("plugin {} is in use now", short(&to)),
+            Event::Unloaded { plugin } => format!("plugin {} is unloaded", short(&plugin)),
             other => format!("{other:?}"),
         };
         bar.suspend(|| output::remark(&line));
     })
+}
+
+/// The beginning of a digest.
+fn short(digest: &str) -> &str {
+    digest.get(..12).unwrap_or(digest)
 }
 
 #[cfg(test)]

@@ -144,6 +144,47 @@ pub enum Event {
     },
     /// The session ended in order.
     Drained,
+    /// A plugin was offered to take over and is compiled and proven on its golden vectors; [`Event::Proven`] follows, or
+    /// [`Event::CandidateRejected`].
+    CandidateOffered {
+        /// Its digest, hexadecimal.
+        plugin: String,
+        /// Its name and version.
+        name: String,
+        /// The digest of the plugin in use.
+        active: String,
+    },
+    /// The candidate does not take over; the plugin in use stays.
+    CandidateRejected {
+        /// Its digest, hexadecimal.
+        plugin: String,
+        /// Why.
+        reason: String,
+    },
+    /// The candidate passed: it computed so many live calls beside the plugin in use, each equal to the last bit, and now
+    /// takes over.
+    CandidatePassed {
+        /// Its digest, hexadecimal.
+        plugin: String,
+        /// Live calls compared; 0 if there was none in the time allowed.
+        calls: u32,
+        /// Whether the new session begins before the old one ends. If not, the backbone computes in between.
+        side_by_side: bool,
+        /// Why that way.
+        reason: String,
+    },
+    /// New sessions are bound to this plugin from now on; the old one's last session is ending in order.
+    Switched {
+        /// The digest of the plugin before.
+        from: String,
+        /// The digest of the plugin in use now.
+        to: String,
+    },
+    /// The plugin before has answered what it was asked, its last receipt is signed, and its kernels are gone.
+    Unloaded {
+        /// Its digest, hexadecimal.
+        plugin: String,
+    },
 }
 
 /// A fault to commit on purpose: a demonstration's negative control and failure tests. Never set otherwise.

@@ -41,10 +41,20 @@ pub(crate) enum Extent {
     Proof,
 }
 
+/// What an expert is fetched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To be called.
+    Serve,
+    /// For the candidate, which computes beside the kernel that is called.
+    Shadow,
+}
+
 #[derive(Debug)]
 struct Fetch {
     assigned: Assigned,
     extent: Extent,
+    purpose: Purpose,
     blob: Vec<u8>,
 }
 
@@ -54,11 +64,11 @@ pub(crate) enum Taken {
     /// More is to come.
     More,
     /// The blob has come whole; its digest is still to be checked.
-    Whole(Assigned, Vec<u8>),
+    Whole(Assigned, Purpose, Vec<u8>),
     /// The proof alone was asked for, and it holds.
-    Proven(Assigned),
+    Proven(Assigned, Purpose),
     /// It is not what was asked for. Where `cancel` is set, the rest of the range is still on its way.
-    Refused { name: ExpertName, error: LoadError, cancel: bool },
+    Refused { name: ExpertName, purpose: Purpose, error: LoadError, cancel: bool },
 }
 
 impl Fetches {
@@ -81,20 +91,51 @@ impl Fetches {
             return None;
         }
         let (assigned, extent) = self.waiting.pop_front()?;
+        self.open(assigned, extent, Purpose::Serve)
+    }
+
+    /// A request for an expert of the candidate's, if nothing that is to be called waits.
+    pub(crate) fn shadow_want(&mut self, assigned: Assigned, extent: Extent) -> Option<Want> {
+        if !self.waiting.is_empty() || self.open.len() >= MAX_OPEN {
+            return None;
+        }
+        self.open(assigned, extent, Purpose::Shadow)
+    }
+
+    fn open(&mut self, assigned: Assigned, extent: Extent, purpose: Purpose) -> Option<Want> {
         let stream = self.next_stream;
         self.next_stream = stream.checked_add(2)?;
-        let fetch = Fetch { assigned, extent, blob: Vec::new() };
+        let fetch = Fetch { assigned, extent, purpose, blob: Vec::new() };
         let want = Want { stream, digest: assigned.digest, offset: 0, length: fetch.wanted_bytes() };
         self.open.insert(stream, fetch);
         Some(want)
     }
 
-    /// An expert is not wanted any more. Gives its stream, if it was being fetched.
-    pub(crate) fn forget(&mut self, name: ExpertName) -> Option<u32> {
+    /// Whether nothing is on its way and nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.open.is_empty()
+    }
+
+    /// An expert is not wanted any more. Gives the streams on which it was being fetched.
+    pub(crate) fn forget(&mut self, name: ExpertName) -> Vec<u32> {
         self.waiting.retain(|(assigned, _)| assigned.name != name);
-        let stream = *self.open.iter().find(|(_, fetch)| fetch.assigned.name == name)?.0;
-        self.open.remove(&stream);
-        Some(stream)
+        let streams: Vec<u32> = self
+            .open
+            .iter()
+            .filter(|(_, fetch)| fetch.assigned.name == name)
+            .map(|(stream, _)| *stream)
+            .collect();
+        self.open.retain(|stream, _| !streams.contains(stream));
+        streams
+    }
+
+    /// Nothing is wanted for the candidate any more. Gives the streams of what was on its way.
+    pub(crate) fn forget_shadow(&mut self) -> Vec<u32> {
+        let is_shadow = |fetch: &Fetch| fetch.purpose == Purpose::Shadow;
+        let streams = self.open.iter().filter(|(_, fetch)| is_shadow(fetch)).map(|(stream, _)| *stream);
+        let streams: Vec<u32> = streams.collect();
+        self.open.retain(|_, fetch| !is_shadow(fetch));
+        streams
     }
 
     /// Takes a chunk. Chunks on streams that were given up are let pass: they were on their way.
@@ -110,16 +151,18 @@ impl Fetches {
             return Ok(Taken::More);
         };
         if let Err(error) = fetch.accept(&chunk, &self.model, more) {
-            let name = fetch.assigned.name;
+            let (name, purpose) = (fetch.assigned.name, fetch.purpose);
             self.open.remove(&stream);
-            return Ok(Taken::Refused { name, error, cancel: more });
+            return Ok(Taken::Refused { name, purpose, error, cancel: more });
         }
         if more {
             return Ok(Taken::More);
         }
         match self.open.remove(&stream) {
-            Some(Fetch { assigned, extent: Extent::Proof, .. }) => Ok(Taken::Proven(assigned)),
-            Some(Fetch { assigned, blob, .. }) => Ok(Taken::Whole(assigned, blob)),
+            Some(Fetch { assigned, purpose, extent: Extent::Proof, .. }) => {
+                Ok(Taken::Proven(assigned, purpose))
+            }
+            Some(Fetch { assigned, purpose, blob, .. }) => Ok(Taken::Whole(assigned, purpose, blob)),
             None => Ok(Taken::More),
         }
     }
@@ -212,7 +255,9 @@ mod tests {
         let mut scene = scene();
         assert_eq!(scene.stream, 3);
         assert!(matches!(take(&mut scene, 0, true, b"01234", true), Taken::More));
-        let Taken::Whole(assigned, blob) = take(&mut scene, 5, false, b"56789", false) else { panic!() };
+        let Taken::Whole(assigned, Purpose::Serve, blob) = take(&mut scene, 5, false, b"56789", false) else {
+            panic!()
+        };
         assert_eq!((assigned.name, &blob[..]), (NAME, &b"0123456789"[..]));
     }
 
@@ -236,7 +281,7 @@ mod tests {
         assert_eq!(want.length, 1);
         scene.stream = want.stream;
         assert!(
-            matches!(take(&mut scene, 0, true, b"0", false), Taken::Proven(proven) if proven == assigned)
+            matches!(take(&mut scene, 0, true, b"0", false), Taken::Proven(proven, Purpose::Serve) if proven == assigned)
         );
     }
 
@@ -251,7 +296,7 @@ mod tests {
     #[test]
     fn chunks_after_giving_up_pass_and_unasked_ones_do_not() {
         let mut scene = scene();
-        assert_eq!(scene.fetches.forget(NAME), Some(3));
+        assert_eq!(scene.fetches.forget(NAME), [3]);
         assert!(matches!(take(&mut scene, 0, true, b"0", true), Taken::More));
         let chunk = Chunk { offset: 0, proof: None, data: b"0" };
         assert!(scene.fetches.take(5, &chunk.encode(), false).is_err());

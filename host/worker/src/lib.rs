@@ -8,16 +8,22 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test that unwraps fails, which is what it should do
 
 mod books;
+mod canary;
+mod changeover;
 mod event;
 mod failures;
 mod fetch;
+mod life;
 mod options;
 mod serving;
 mod session;
 mod store;
+mod switch;
+mod version;
 mod workbench;
 mod worker;
 
 pub use event::{Event, EventSink, Fault};
-pub use options::{DEFAULT_STORE_BYTES, Summary, WorkerError, WorkerOptions};
+pub use options::{DEFAULT_STORE_BYTES, ShadowOptions, Summary, WorkerError, WorkerOptions};
+pub use switch::PluginSwitch;
 pub use worker::{Stop, Worker, stop};

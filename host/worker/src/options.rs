@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvasir_experts::{Device, Isolation, KernelLimits, RunnerError, VerifiedPlugin};
 use kvasir_link::LinkOptions;
@@ -18,6 +19,22 @@ use crate::event::{EventSink, Fault};
 
 /// Default bound on the experts held, in bytes.
 pub const DEFAULT_STORE_BYTES: u64 = 4 << 30;
+
+/// How long a candidate computes beside the plugin in use before it takes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShadowOptions {
+    /// Calls that both must have answered alike, bit for bit. With 0 the golden vectors alone decide.
+    pub calls: u32,
+    /// After so long the candidate takes over with as many calls as there were: a worker that nobody calls would else never
+    /// change over.
+    pub within: Duration,
+}
+
+impl Default for ShadowOptions {
+    fn default() -> Self {
+        Self { calls: 64, within: Duration::from_secs(120) }
+    }
+}
 
 /// How a worker serves.
 #[derive(Clone)]
@@ -39,6 +56,8 @@ pub struct WorkerOptions {
     pub isolation: Isolation,
     /// Bounds on every kernel instance.
     pub limits: KernelLimits,
+    /// How long a candidate is watched that is to take over ([`crate::PluginSwitch`]).
+    pub shadow: ShadowOptions,
     /// A model file on this machine: experts whose digests agree need not travel.
     pub model: Option<Arc<Model>>,
     /// Most bytes of experts to hold.
@@ -71,6 +90,7 @@ impl WorkerOptions {
             device: Device::Cpu,
             isolation: Isolation::InProcess,
             limits: KernelLimits::default(),
+            shadow: ShadowOptions::default(),
             model: None,
             store_bytes: DEFAULT_STORE_BYTES,
             threads: None,
@@ -81,6 +101,15 @@ impl WorkerOptions {
             events: Arc::new(|_| {}),
             danger_fault: None,
         }
+    }
+}
+
+impl Summary {
+    /// Adds what another session, or another version of the plugin, did. Results are counted by the worker itself.
+    pub(crate) fn merge(&mut self, other: &Summary) {
+        self.sessions += other.sessions;
+        self.receipted_bytes = self.receipted_bytes.saturating_add(other.receipted_bytes);
+        self.nano_kvr = self.nano_kvr.saturating_add(other.nano_kvr);
     }
 }
 

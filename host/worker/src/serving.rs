@@ -24,6 +24,7 @@ use kvasir_wire::work::WorkItem;
 use tokio::sync::{Notify, mpsc};
 
 use crate::books::Books;
+use crate::canary::Canary;
 use crate::event::{Event, EventSink, Fault};
 use crate::failures::FailureBounds;
 use crate::store::Store;
@@ -54,6 +55,8 @@ pub(crate) struct Serving {
     pub(crate) quarantine: Notify,
     /// Told experts that a failed process took with it, to be loaded again.
     pub(crate) lost: mpsc::UnboundedSender<Vec<Assigned>>,
+    /// The candidate that computes the same calls, if there is one.
+    canary: Mutex<Option<Arc<Canary>>>,
     books: Mutex<Books>,
     bytes: Mutex<(u64, u64)>,
     cancelled: Mutex<HashSet<u64>>,
@@ -96,12 +99,22 @@ impl Serving {
             bounds,
             quarantine: Notify::new(),
             lost,
+            canary: Mutex::default(),
             books: Mutex::new(books),
             bytes: Mutex::new((0, 0)),
             cancelled: Mutex::default(),
             waiting_calls: AtomicUsize::new(0),
             waiting_bytes: AtomicUsize::new(0),
         }
+    }
+
+    /// A candidate begins or ends to compute the same calls.
+    pub(crate) fn set_canary(&self, canary: Option<Arc<Canary>>) {
+        *self.canary.lock().unwrap_or_else(PoisonError::into_inner) = canary;
+    }
+
+    fn canary(&self) -> Option<Arc<Canary>> {
+        self.canary.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn books(&self) -> MutexGuard<'_, Books> {
@@ -174,6 +187,9 @@ impl Serving {
                     flip_bit(&values, &mut rows);
                 }
                 self.answer(&asked, Outcome::Rows(&rows));
+                if let Some(canary) = self.canary() {
+                    canary.compare(&self.runner, payload, values);
+                }
             }
             Err(failure) => {
                 tracing::debug!(call = asked.call, %failure, "call failed");
@@ -202,15 +218,7 @@ impl Serving {
         let hidden = call
             .columns()
             .ok_or_else(|| failure(FailureCode::BadRows, "rows are not whole blocks".to_owned()))?;
-        let requests: Vec<ExpertRows> = call
-            .experts
-            .iter()
-            .map(|rows| ExpertRows {
-                expert: ExpertIndex(rows.expert),
-                rows: rows.rows.clone(),
-                weights: rows.weights.clone(),
-            })
-            .collect();
+        let requests = requests(call);
         let result = match call.mode {
             Mode::Each => self.runner.each(layer, row_format, call.data, hidden, &requests),
             Mode::Sum => self.runner.sum(layer, row_format, call.data, hidden, &requests),
@@ -344,6 +352,16 @@ impl Serving {
         self.waiting_calls.fetch_sub(1, Ordering::Relaxed);
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
+}
+
+/// What a call asks of each expert.
+pub(crate) fn requests(call: &Call<'_>) -> Vec<ExpertRows> {
+    let asked = call.experts.iter().map(|rows| ExpertRows {
+        expert: ExpertIndex(rows.expert),
+        rows: rows.rows.clone(),
+        weights: rows.weights.clone(),
+    });
+    asked.collect()
 }
 
 /// The fault of the negative control: the highest mantissa bit of the largest value, so that it cannot drown.

@@ -1,5 +1,6 @@
 //! One session of a worker: what the backbone and the hub send, until it ends.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use kvasir_model::{ExpertIndex, LayerIndex, Model};
 use kvasir_wire::assemble::Payload;
 use kvasir_wire::codec::DecodeError;
 use kvasir_wire::frame::{HUB_STREAM, Kind, PAIR_STREAM, StreamClass};
-use kvasir_wire::id::SessionId;
+use kvasir_wire::id::{ModelDigest, SessionId};
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::message::{
     Assign, Assigned, Cancel, Countersign, Drain, DrainReason, ExpertName, Have, Held, NotHeld,
@@ -22,8 +23,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::books::BooksError;
+use crate::canary::{Canary, Verdict};
+use crate::changeover::Standing;
 use crate::event::{Event, EventSink};
-use crate::fetch::{Extent, Fetches, Taken};
+use crate::fetch::{Extent, Fetches, Purpose, Taken};
+use crate::life::Reporter;
 use crate::serving::Serving;
 use crate::store::{LoadError, Room, Store};
 use crate::workbench::Workbench;
@@ -50,6 +54,24 @@ pub(crate) struct Session {
     pub(crate) lost: mpsc::UnboundedReceiver<Vec<Assigned>>,
     pub(crate) again: Again,
     pub(crate) last: Option<Receipt>,
+    pub(crate) model_digest: ModelDigest,
+    pub(crate) reporter: Reporter,
+    /// Whether a call has come.
+    pub(crate) called: bool,
+    /// Whether it has been told that all assigned experts are here.
+    pub(crate) holding: bool,
+    /// The candidate, as it comes and goes.
+    pub(crate) canaries: watch::Receiver<Option<Arc<Canary>>>,
+    pub(crate) shadow: Option<Shadow>,
+}
+
+/// A candidate whose experts this session fetches.
+pub(crate) struct Shadow {
+    canary: Arc<Canary>,
+    /// Experts that it is still to be given.
+    experts: VecDeque<Assigned>,
+    /// One of them is on its way or being loaded: the next one waits, so that serving comes first.
+    busy: bool,
 }
 
 /// Experts to be loaded again, and when.
@@ -103,6 +125,7 @@ pub(crate) enum End {
 /// What the workbench tells the session.
 struct Loaded {
     assigned: Assigned,
+    purpose: Purpose,
     outcome: Outcome,
 }
 
@@ -120,12 +143,14 @@ impl Session {
         let mut leaving = None;
         let mut reconnect_in = None;
         let end = loop {
+            self.look_if_holding();
             let taken = tokio::select! {
                 received = self.receiver.recv() => match received {
                     Ok(payload) => self.take(payload, &loaded, &mut reconnect_in),
                     Err(error) => break End::Link(error),
                 },
                 Some(done) = loads.recv() => self.settle(done),
+                Ok(()) = self.canaries.changed() => self.canary_changed(),
                 Some(lost) = self.lost.recv() => {
                     lost.into_iter().for_each(|assigned| self.again.add(assigned, Duration::ZERO));
                     Ok(false)
@@ -156,7 +181,8 @@ impl Session {
                 }
             }
         };
-        self.bench.clear();
+        self.serving.set_canary(None);
+        self.bench.clear(self.id.0);
         if matches!(end, End::Died) {
             // Dying without a word is the point; dropping the receiver would say goodbye.
             std::mem::forget(self.receiver);
@@ -176,9 +202,12 @@ impl Session {
         let Payload { kind, stream, more, bytes, .. } = payload;
         match kind {
             Kind::Call => {
+                if !std::mem::replace(&mut self.called, true) {
+                    self.reporter.tell(Standing::Called);
+                }
                 if self.serving.admit(stream, &bytes) {
                     let serving = Arc::clone(&self.serving);
-                    self.bench.call(move || serving.serve(stream, &bytes));
+                    self.bench.call(self.id.0, move || serving.serve(stream, &bytes));
                 }
             }
             Kind::Chunk => {
@@ -248,13 +277,22 @@ impl Session {
             streams.extend(self.fetches.forget(name));
             self.again.forget(name);
             self.store.release(name);
+            if let Some(shadow) = &mut self.shadow {
+                shadow.experts.retain(|assigned| assigned.name != name);
+                shadow.canary.store.release(name);
+            }
             have.not_held.push(NotHeld { name, reason: NotHeldReason::Released });
         }
         self.assigned = self.assigned.saturating_sub(have.not_held.len());
+        self.cancel_ranges(&streams)?;
+        self.tell_have(have)
+    }
+
+    fn cancel_ranges(&self, streams: &[u32]) -> Result<(), Refusal> {
         for streams in streams.chunks(kvasir_wire::limits::MAX_CANCELS) {
             self.send(Kind::Cancel, PAIR_STREAM, Cancel { streams: streams.to_vec() }.encode())?;
         }
-        self.tell_have(have)
+        Ok(())
     }
 
     fn take_chunk(
@@ -265,41 +303,74 @@ impl Session {
     ) -> Result<(), Refusal> {
         match taken {
             Taken::More => Ok(()),
-            Taken::Proven(assigned) => {
-                if let Some(model) = &self.model {
-                    let (model, store, loaded) = (Arc::clone(model), Arc::clone(&self.store), loaded.clone());
-                    self.bench.load(move || {
-                        let outcome = load_from_file(&model, &store, assigned);
-                        // The session may be over; the store knows what is held.
-                        let _ = loaded.send(Loaded { assigned, outcome });
+            Taken::Proven(assigned, purpose) => {
+                if let Some(model) = self.model.clone() {
+                    self.load(assigned, purpose, loaded, move |store| {
+                        load_from_file(&model, store, assigned)
                     });
                 }
                 self.want_more()
             }
-            Taken::Whole(assigned, blob) => {
-                let (store, loaded) = (Arc::clone(&self.store), loaded.clone());
-                self.bench.load(move || {
-                    let outcome = match store.load(assigned.name, assigned.digest, &blob) {
-                        Ok(()) => Outcome::Held,
-                        Err(error) => Outcome::Refused(error),
-                    };
-                    let _ = loaded.send(Loaded { assigned, outcome });
-                });
+            Taken::Whole(assigned, purpose, blob) => {
+                let load = move |store: &Store| match store.load(assigned.name, assigned.digest, &blob) {
+                    Ok(()) => Outcome::Held,
+                    Err(error) => Outcome::Refused(error),
+                };
+                self.load(assigned, purpose, loaded, load);
                 self.want_more()
             }
-            Taken::Refused { name, error, cancel } => {
+            Taken::Refused { name, purpose, error, cancel } => {
                 if cancel {
                     self.send(Kind::Cancel, PAIR_STREAM, Cancel { streams: vec![stream] }.encode())?;
                 }
-                self.store.release(name);
-                self.refuse_expert(name, error)?;
+                match (purpose, &mut self.shadow) {
+                    // The backbone's fault and not the candidate's: it is compared on other experts.
+                    (Purpose::Shadow, Some(shadow)) => {
+                        shadow.canary.store.release(name);
+                        shadow.busy = false;
+                    }
+                    (Purpose::Shadow, None) => {}
+                    (Purpose::Serve, _) => {
+                        self.store.release(name);
+                        self.refuse_expert(name, error)?;
+                    }
+                }
                 self.want_more()
             }
         }
     }
 
+    /// Loads an expert where it belongs, off the network's threads, and tells this session.
+    fn load(
+        &self,
+        assigned: Assigned,
+        purpose: Purpose,
+        loaded: &mpsc::UnboundedSender<Loaded>,
+        load: impl FnOnce(&Store) -> Outcome + Send + 'static,
+    ) {
+        let loaded = loaded.clone();
+        let job = move |store: &Store| {
+            // The session may be over; the store knows what is held.
+            let _ = loaded.send(Loaded { assigned, purpose, outcome: load(store) });
+        };
+        match (purpose, &self.shadow) {
+            (Purpose::Serve, _) => {
+                let store = Arc::clone(&self.store);
+                self.bench.load(self.id.0, move || job(&store));
+            }
+            (Purpose::Shadow, Some(shadow)) => {
+                let store = Arc::clone(&shadow.canary.store);
+                shadow.canary.work(move || job(&store));
+            }
+            (Purpose::Shadow, None) => {}
+        }
+    }
+
     /// The workbench is done with an expert.
     fn settle(&mut self, done: Loaded) -> Result<bool, Refusal> {
+        if done.purpose == Purpose::Shadow {
+            return self.settle_shadow(done);
+        }
         let Assigned { name, digest, .. } = done.assigned;
         match done.outcome {
             Outcome::Held => {
@@ -318,6 +389,90 @@ impl Session {
             }
         }
         Ok(false)
+    }
+
+    /// A candidate has come, or gone: its experts are fetched, behind all that is to be called.
+    fn canary_changed(&mut self) -> Result<bool, Refusal> {
+        let canary = self.canaries.borrow_and_update().clone();
+        let streams = self.fetches.forget_shadow();
+        self.cancel_ranges(&streams)?;
+        self.shadow = canary.clone().map(|canary| {
+            canary.begin(self.model_digest);
+            Shadow { canary, experts: self.store.list().into(), busy: false }
+        });
+        self.serving.set_canary(canary);
+        self.want_more()?;
+        Ok(false)
+    }
+
+    /// The candidate's thread is done with an expert.
+    fn settle_shadow(&mut self, done: Loaded) -> Result<bool, Refusal> {
+        let Some(shadow) = &mut self.shadow else { return Ok(false) };
+        shadow.busy = false;
+        let name = done.assigned.name;
+        match done.outcome {
+            Outcome::Held => {}
+            Outcome::NotHere => {
+                if let Some(want) = self.fetches.shadow_want(done.assigned, Extent::Whole) {
+                    shadow.busy = true;
+                    self.send(Kind::Want, PAIR_STREAM, want.encode())?;
+                } else {
+                    shadow.canary.store.release(name);
+                    shadow.experts.push_back(done.assigned);
+                }
+            }
+            Outcome::Refused(LoadError { reason, sentence, .. }) => match reason {
+                NotHeldReason::NoMemory | NotHeldReason::DigestMismatch | NotHeldReason::Released => {
+                    tracing::debug!(layer = name.layer, expert = name.expert, sentence, "not compared");
+                }
+                // The plugin in use holds this expert, so the candidate must be able to.
+                _ => {
+                    let why = format!(
+                        "it does not take expert {} of layer {}, which the plugin in use holds: {sentence}",
+                        name.expert, name.layer
+                    );
+                    shadow.canary.judge(Verdict::Unfit(why));
+                }
+            },
+        }
+        self.want_more()?;
+        Ok(false)
+    }
+
+    /// Asks for one more of the candidate's experts, if none is underway and nothing that is to be called waits.
+    fn want_for_shadow(&mut self) -> Result<(), Refusal> {
+        let Some(shadow) = &mut self.shadow else { return Ok(()) };
+        while let (false, Some(&assigned)) = (shadow.busy, shadow.experts.front()) {
+            match shadow.canary.store.reserve(assigned.name, assigned.digest, assigned.blob_bytes) {
+                Room::Held | Room::Underway => {
+                    shadow.experts.pop_front();
+                }
+                // It is compared on what it has.
+                Room::None => shadow.experts.clear(),
+                Room::Reserved => {
+                    let extent = if self.model.is_some() { Extent::Proof } else { Extent::Whole };
+                    let Some(want) = self.fetches.shadow_want(assigned, extent) else {
+                        shadow.canary.store.release(assigned.name);
+                        return Ok(());
+                    };
+                    shadow.experts.pop_front();
+                    shadow.busy = true;
+                    return self.send(Kind::Want, PAIR_STREAM, want.encode());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells, once, that everything assigned is here or refused.
+    fn look_if_holding(&mut self) {
+        if self.holding || self.assigned == 0 || !self.fetches.is_empty() || self.again.at.is_some() {
+            return;
+        }
+        if !self.store.awaits() {
+            self.holding = true;
+            self.reporter.tell(Standing::Holding);
+        }
     }
 
     /// Asks once more for what a failed kernel took with it.
@@ -438,7 +593,7 @@ impl Session {
         while let Some(want) = self.fetches.next_want() {
             self.send(Kind::Want, PAIR_STREAM, want.encode())?;
         }
-        Ok(())
+        self.want_for_shadow()
     }
 
     fn ask_to_drain(&self) -> Result<bool, Refusal> {

@@ -2,8 +2,10 @@
 //!
 //! What is held outlives a session, so a worker that connects again is useful at once. A session for another model or
 //! plugin empties the store first. Weights live in the kernels' memory alone; a blob is dropped once it is loaded.
+//! While one version of a plugin takes over from another each has a store of its own, and both draw on one [`Budget`].
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,9 +14,36 @@ use kvasir_model::ExpertBlob;
 use kvasir_wire::id::{ExpertDigest, ModelDigest, PluginDigest};
 use kvasir_wire::message::{Assigned, ExpertName, NotHeldReason};
 
-/// What a worker holds, and the bound on it.
-pub(crate) struct Store {
+/// The memory for experts that all stores of a worker share.
+pub(crate) struct Budget {
     most_bytes: u64,
+    used: AtomicU64,
+}
+
+impl Budget {
+    pub(crate) fn new(most_bytes: u64) -> Self {
+        Self { most_bytes, used: AtomicU64::new(0) }
+    }
+
+    /// Bytes that could still be taken.
+    pub(crate) fn free(&self) -> u64 {
+        self.most_bytes.saturating_sub(self.used.load(Ordering::Relaxed))
+    }
+
+    /// Takes so many bytes, or none.
+    fn take(&self, bytes: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.most_bytes);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn give(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What one version of a worker holds, within the worker's budget.
+pub(crate) struct Store {
+    budget: Arc<Budget>,
     contents: Mutex<Contents>,
 }
 
@@ -48,8 +77,8 @@ pub(crate) enum Room {
 }
 
 impl Store {
-    pub(crate) fn new(most_bytes: u64) -> Self {
-        Self { most_bytes, contents: Mutex::default() }
+    pub(crate) fn new(budget: Arc<Budget>) -> Self {
+        Self { budget, contents: Mutex::default() }
     }
 
     /// Begins a session: what belongs to another model or plugin is dropped, what was on its way is forgotten.
@@ -58,14 +87,26 @@ impl Store {
         if contents.of == Some((plugin, model)) {
             contents.held.retain(|_, entry| entry.loaded);
         } else {
-            if let Some(old) = contents.runner.take() {
-                contents.held.keys().for_each(|name| unload(&old, *name));
-            }
-            contents.held.clear();
+            contents.unload_all();
         }
         contents.of = Some((plugin, model));
         contents.runner = Some(Arc::clone(runner));
-        contents.bytes = contents.held.values().map(|entry| entry.bytes).sum();
+        self.settle(&mut contents);
+    }
+
+    /// Drops everything.
+    pub(crate) fn empty(&self) {
+        let mut contents = self.contents();
+        contents.unload_all();
+        contents.of = None;
+        self.settle(&mut contents);
+    }
+
+    /// Gives back what entries that are gone had taken.
+    fn settle(&self, contents: &mut Contents) {
+        let bytes = contents.held.values().map(|entry| entry.bytes).sum();
+        self.budget.give(contents.bytes - bytes);
+        contents.bytes = bytes;
     }
 
     /// Asks for room for an expert whose blob has `bytes` bytes. One that is held under another digest is dropped first.
@@ -75,10 +116,10 @@ impl Store {
             Some(entry) if entry.digest == digest => {
                 return if entry.loaded { Room::Held } else { Room::Underway };
             }
-            Some(_) => contents.remove(name),
+            Some(_) => self.budget.give(contents.remove(name)),
             None => {}
         }
-        if contents.bytes.saturating_add(bytes) > self.most_bytes {
+        if !self.budget.take(bytes) {
             return Room::None;
         }
         contents.bytes += bytes;
@@ -88,7 +129,8 @@ impl Store {
 
     /// Drops an expert, or gives up its room.
     pub(crate) fn release(&self, name: ExpertName) {
-        self.contents().remove(name);
+        let freed = self.contents().remove(name);
+        self.budget.give(freed);
     }
 
     /// Checks a blob against the digest under which its room was reserved, and loads it. On failure the room is free.
@@ -102,7 +144,9 @@ impl Store {
             (Ok(()), Some(entry)) if entry.digest == digest => entry.loaded = true,
             // Released, or wanted under another digest, while it was being loaded.
             (Ok(()), _) => unload(&runner, name),
-            (Err(_), Some(entry)) if entry.digest == digest && !entry.loaded => contents.remove(name),
+            (Err(_), Some(entry)) if entry.digest == digest && !entry.loaded => {
+                self.budget.give(contents.remove(name));
+            }
             (Err(_), _) => {}
         }
         loaded
@@ -115,7 +159,26 @@ impl Store {
 
     /// Bytes that could still be taken.
     pub(crate) fn free_bytes(&self) -> u64 {
-        self.most_bytes.saturating_sub(self.contents().bytes)
+        self.budget.free()
+    }
+
+    /// Bytes taken, by experts that are held and by those on their way.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.contents().bytes
+    }
+
+    /// Whether an expert is on its way.
+    pub(crate) fn awaits(&self) -> bool {
+        self.contents().held.values().any(|entry| !entry.loaded)
+    }
+
+    /// Experts loaded, as they were assigned.
+    pub(crate) fn list(&self) -> Vec<Assigned> {
+        let contents = self.contents();
+        let loaded = contents.held.iter().filter(|(_, entry)| entry.loaded);
+        loaded
+            .map(|(name, entry)| Assigned { name: *name, digest: entry.digest, blob_bytes: entry.bytes })
+            .collect()
     }
 
     /// Experts loaded, and their bytes.
@@ -136,7 +199,8 @@ impl Store {
             .filter(|(name, entry)| entry.loaded && is_lost(name))
             .map(|(name, entry)| Assigned { name: *name, digest: entry.digest, blob_bytes: entry.bytes })
             .collect();
-        lost.iter().for_each(|assigned| contents.remove(assigned.name));
+        let freed = lost.iter().map(|assigned| contents.remove(assigned.name)).sum();
+        self.budget.give(freed);
         lost
     }
 
@@ -145,14 +209,29 @@ impl Store {
     }
 }
 
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.empty();
+    }
+}
+
 impl Contents {
-    fn remove(&mut self, name: ExpertName) {
-        if let Some(entry) = self.held.remove(&name) {
-            self.bytes -= entry.bytes;
-            if let Some(runner) = self.runner.as_ref().filter(|_| entry.loaded) {
-                unload(runner, name);
-            }
+    /// Drops an entry; gives its bytes, which are the budget's again.
+    #[must_use]
+    fn remove(&mut self, name: ExpertName) -> u64 {
+        let Some(entry) = self.held.remove(&name) else { return 0 };
+        self.bytes -= entry.bytes;
+        if let Some(runner) = self.runner.as_ref().filter(|_| entry.loaded) {
+            unload(runner, name);
         }
+        entry.bytes
+    }
+
+    fn unload_all(&mut self) {
+        if let Some(runner) = self.runner.take() {
+            self.held.keys().for_each(|name| unload(&runner, *name));
+        }
+        self.held.clear();
     }
 }
 

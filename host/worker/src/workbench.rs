@@ -13,6 +13,9 @@ use kvasir_threads::Threads;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Whose jobs are whose: a session's are forgotten with it, another's stay.
+pub(crate) type Owner = [u8; 32];
+
 /// Takes jobs; the last one dropped ends the thread, after the job in hand.
 pub(crate) struct Workbench {
     queues: Arc<Queues>,
@@ -26,8 +29,8 @@ struct Queues {
 
 #[derive(Default)]
 struct Waiting {
-    calls: VecDeque<Job>,
-    loads: VecDeque<Job>,
+    calls: VecDeque<(Owner, Job)>,
+    loads: VecDeque<(Owner, Job)>,
     closed: bool,
 }
 
@@ -47,22 +50,22 @@ impl Workbench {
     }
 
     /// Queues a call; calls are run in the order given.
-    pub(crate) fn call(&self, job: impl FnOnce() + Send + 'static) {
-        self.queues.lock().calls.push_back(Box::new(job));
+    pub(crate) fn call(&self, owner: Owner, job: impl FnOnce() + Send + 'static) {
+        self.queues.lock().calls.push_back((owner, Box::new(job)));
         self.queues.changed.notify_one();
     }
 
     /// Queues work that may wait until no call does.
-    pub(crate) fn load(&self, job: impl FnOnce() + Send + 'static) {
-        self.queues.lock().loads.push_back(Box::new(job));
+    pub(crate) fn load(&self, owner: Owner, job: impl FnOnce() + Send + 'static) {
+        self.queues.lock().loads.push_back((owner, Box::new(job)));
         self.queues.changed.notify_one();
     }
 
-    /// Forgets what has not begun: the session that asked for it is over.
-    pub(crate) fn clear(&self) {
+    /// Forgets what has not begun of a session that is over.
+    pub(crate) fn clear(&self, owner: Owner) {
         let mut waiting = self.queues.lock();
-        waiting.calls.clear();
-        waiting.loads.clear();
+        waiting.calls.retain(|(of, _)| *of != owner);
+        waiting.loads.retain(|(of, _)| *of != owner);
     }
 }
 
@@ -92,10 +95,10 @@ impl Queues {
     fn next(&self) -> Option<Job> {
         let mut waiting = self.lock();
         loop {
-            if let Some(job) = waiting.calls.pop_front() {
+            if let Some((_, job)) = waiting.calls.pop_front() {
                 return Some(job);
             }
-            if let Some(job) = waiting.loads.pop_front() {
+            if let Some((_, job)) = waiting.loads.pop_front() {
                 return Some(job);
             }
             if waiting.closed {
@@ -112,19 +115,21 @@ mod tests {
 
     use super::*;
 
+    const ONE: Owner = [1; 32];
+
     #[test]
     fn calls_run_in_order_and_before_loads() {
         let bench = Workbench::new(NonZeroUsize::new(1)).unwrap();
         let (gate, wait) = mpsc::channel::<()>();
         let (done, log) = mpsc::channel();
-        bench.call(move || wait.recv().unwrap());
+        bench.call(ONE, move || wait.recv().unwrap());
         for name in ["load 1", "load 2"] {
             let done = done.clone();
-            bench.load(move || done.send(name).unwrap());
+            bench.load(ONE, move || done.send(name).unwrap());
         }
         for name in ["call 1", "call 2"] {
             let done = done.clone();
-            bench.call(move || done.send(name).unwrap());
+            bench.call(ONE, move || done.send(name).unwrap());
         }
         gate.send(()).unwrap();
         let order: Vec<_> = log.iter().take(4).collect();
@@ -136,16 +141,32 @@ mod tests {
         let bench = Workbench::new(NonZeroUsize::new(1)).unwrap();
         let (started, running) = mpsc::channel();
         let (gate, wait) = mpsc::channel::<()>();
-        bench.call(move || {
+        bench.call(ONE, move || {
             started.send(()).unwrap();
             let _ = wait.recv();
         });
         let (never, ran) = mpsc::channel::<()>();
-        bench.call(move || never.send(()).unwrap());
+        bench.call(ONE, move || never.send(()).unwrap());
         running.recv().unwrap();
-        bench.clear();
+        bench.clear(ONE);
         drop(gate);
         drop(bench);
         assert!(ran.recv().is_err());
+    }
+
+    #[test]
+    fn one_session_over_leaves_the_jobs_of_another() {
+        let bench = Workbench::new(NonZeroUsize::new(1)).unwrap();
+        let (gate, wait) = mpsc::channel::<()>();
+        let (done, log) = mpsc::channel();
+        bench.call(ONE, move || wait.recv().unwrap());
+        for owner in [ONE, [2; 32]] {
+            let done = done.clone();
+            bench.call(owner, move || done.send(owner).unwrap());
+        }
+        bench.clear(ONE);
+        gate.send(()).unwrap();
+        drop(done);
+        assert_eq!(log.iter().collect::<Vec<_>>(), [[2; 32]]);
     }
 }

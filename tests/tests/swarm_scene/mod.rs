@@ -7,12 +7,13 @@
 pub mod hostile;
 pub mod hostile_worker;
 pub mod lying_hub;
+pub mod lying_kernel;
 pub mod raw;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -31,7 +32,7 @@ use kvasir_wire::key::{PublicKey, SecretKey};
 use kvasir_wire::note::Note;
 use kvasir_wire::receipt::Receipt;
 use kvasir_wire::ticket::{EdgeKey, Role, Ticket, TicketClaims, TicketLimits};
-use kvasir_worker::{Event, Fault, Stop, Summary, Worker, WorkerError, WorkerOptions, stop};
+use kvasir_worker::{Event, Fault, PluginSwitch, Stop, Summary, Worker, WorkerError, WorkerOptions, stop};
 use tokio::runtime::Runtime;
 
 /// How long anything in these tests may take before it counts as hanging. No figure of it is asserted.
@@ -113,7 +114,18 @@ impl Scene {
     }
 
     pub fn ticket(&self, role: Role, holder: PublicKey, plugin: &VerifiedPlugin) -> Ticket {
-        let claims = TicketClaims {
+        self.ticket_with(role, holder, plugin, |_| {})
+    }
+
+    /// A ticket for one plugin, changed.
+    pub fn ticket_with(
+        &self,
+        role: Role,
+        holder: PublicKey,
+        plugin: &VerifiedPlugin,
+        change: impl FnOnce(&mut TicketClaims),
+    ) -> Ticket {
+        let mut claims = TicketClaims {
             network: NETWORK.to_owned(),
             role,
             holder,
@@ -125,6 +137,7 @@ impl Scene {
             issued: now() - 10,
             expires: now() + 3600,
         };
+        change(&mut claims);
         Ticket::issue(&claims, &self.hub_key, &self.edge_key).unwrap()
     }
 
@@ -167,6 +180,7 @@ pub fn runtime() -> Runtime {
 pub struct RunningWorker {
     pub log: Arc<EventLog>,
     stop: Option<Stop>,
+    switch: mpsc::Receiver<PluginSwitch>,
     thread: Option<JoinHandle<Result<Summary, WorkerError>>>,
 }
 
@@ -206,17 +220,26 @@ impl RunningWorker {
             theirs.changed.notify_all();
         });
         let (stop, listen) = stop();
+        let (tell_switch, switch) = mpsc::channel();
         let theirs = Arc::clone(&log);
         let thread = std::thread::spawn(move || {
             let runtime = runtime();
-            let outcome = Worker::new(options).and_then(|worker| runtime.block_on(worker.run(listen)));
+            let outcome = Worker::new(options).and_then(|worker| {
+                let _ = tell_switch.send(worker.switch());
+                runtime.block_on(worker.run(listen))
+            });
             // The runtime dies with its sockets: to the others it is as if the process had been killed.
             runtime.shutdown_background();
             theirs.ended.store(true, Ordering::SeqCst);
             theirs.changed.notify_all();
             outcome
         });
-        Self { log, stop: Some(stop), thread: Some(thread) }
+        Self { log, stop: Some(stop), switch, thread: Some(thread) }
+    }
+
+    /// What offers it other plugins, once it is ready; once.
+    pub fn switch(&self) -> PluginSwitch {
+        self.switch.recv().unwrap()
     }
 
     /// Waits for its end.
@@ -299,14 +322,24 @@ impl Host {
 
     /// The same, calling `before` before every pass, the prompt's included.
     pub fn say_and(&self, experts: &mut dyn Experts, tokens: usize, mut before: impl FnMut(usize)) -> Said {
+        self.say_while(experts, |step| {
+            let goes_on = step < tokens;
+            if goes_on {
+                before(step);
+            }
+            goes_on
+        })
+    }
+
+    /// The same for as long as `more` says before every pass.
+    pub fn say_while(&self, experts: &mut dyn Experts, mut more: impl FnMut(usize) -> bool) -> Said {
         let vocabulary = self.model.config().vocabulary;
         let prompt: Vec<TokenId> =
             [11u32, 5, 93, 28, 60, 7].map(|token| TokenId(token % vocabulary)).to_vec();
         let mut sequence = self.backbone.start();
         let mut said = Said { tokens: Vec::new(), logits: Vec::new() };
         let mut feed = prompt;
-        for step in 0..tokens {
-            before(step);
+        while more(said.tokens.len()) {
             let logits = self.pass(experts, &mut sequence, &feed);
             let next = kvasir_backbone::greedy(&logits);
             said.logits.push(logits.iter().map(|logit| logit.to_bits()).collect());
