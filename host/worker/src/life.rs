@@ -233,7 +233,8 @@ impl Life {
     fn give_up_quarantined(&mut self) -> Option<PluginDigest> {
         let options = &self.common.options;
         let bounds = FailureBounds::new(&options.device, &options.isolation);
-        let quarantined = |plugin: &PluginDigest| bounds.exceeded(self.version.runners[plugin].plugin()).is_some();
+        let quarantined =
+            |plugin: &PluginDigest| bounds.exceeded(self.version.runners[plugin].plugin()).is_some();
         let given_up: Vec<PluginDigest> = self.offer.plugins.iter().copied().filter(quarantined).collect();
         self.offer.plugins.retain(|plugin| !given_up.contains(plugin));
         given_up.last().copied()
