@@ -38,3 +38,4 @@ pub mod serve_worker;
 pub mod settings;
 pub mod setup;
 pub mod shader_check;
+pub mod watch_store;

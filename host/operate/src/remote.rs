@@ -21,6 +21,7 @@ use crate::key_file;
 use crate::local::Local;
 use crate::progress::{LateLine, Spinner};
 use crate::settings::Settings;
+use crate::watch_store::accepted;
 
 /// Layer numbers beyond this are a typing error; no model has as many.
 const LAYER_NUMBER_MAX: u16 = 4095;
@@ -169,6 +170,7 @@ impl Membership {
                 workers,
                 deadlines,
                 accepts: settings.accept(options.accept).into(),
+                plugins: accepted(settings, &local.plugin),
                 ..SwarmOptions::new(
                     options.hub.as_str(),
                     read_ticket(&options.ticket)?,
@@ -205,6 +207,7 @@ impl Membership {
                 .map(|worker| WorkerReport {
                     worker: worker.worker.clone(),
                     session: worker.session.clone(),
+                    plugin: worker.plugin.clone(),
                     class: worker.class,
                     experts: worker.experts,
                     calls: worker.accepted,
@@ -244,6 +247,8 @@ pub struct WorkerReport {
     pub worker: String,
     /// Its session.
     pub session: String,
+    /// The plugin that it computed with; a worker that changed over has a session with each.
+    pub plugin: String,
     /// The class of its results: `exact` or `tolerance`.
     pub class: &'static str,
     /// Experts it holds.

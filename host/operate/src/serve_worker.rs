@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvasir_experts::{GpuError, KernelError, RunnerError};
+use kvasir_experts::{Device, GpuError, KernelError, RunnerError};
 use kvasir_worker::{Event, EventSink, Fault, Worker, WorkerError, WorkerOptions};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use crate::local::{open_model, threads};
 use crate::memory::expert_bytes;
 use crate::remote::read_ticket;
 use crate::settings::Settings;
-use crate::{files, key_file, output, plugin_store, quarantine};
+use crate::{files, key_file, output, plugin_store, quarantine, watch_store};
 
 /// Threads that move bytes; kernels have their own.
 const NETWORK_THREADS: usize = 2;
@@ -67,6 +67,14 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
     let device = granted.device(settings.device(options.device), settings)?;
     let isolation = settings.isolation(options.isolation).open(settings)?;
     let (limits, plugin) = (granted.limits(), granted.plugin);
+    let events: EventSink = if json {
+        // Whoever read the lines may go: calls are answered all the same.
+        Arc::new(|event| drop(output::object(&as_json(&event))))
+    } else {
+        for_people()
+    };
+    let events = watch_store::recorded(settings, events);
+    let (on_gpu, in_use) = (matches!(device, Device::Gpu(_)), plugin.digest());
     let worker = Worker::new(WorkerOptions {
         device,
         isolation,
@@ -76,12 +84,7 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
         store_bytes: expert_bytes(options.memory_mebibytes),
         threads: Some(threads(settings, options.threads)?),
         paystubs: Some(receipts),
-        events: if json {
-            // Whoever read the lines may go: calls are answered all the same.
-            Arc::new(|event| drop(output::object(&as_json(&event))))
-        } else {
-            for_people()
-        },
+        events: Arc::clone(&events),
         danger_fault: options.flip_bit_of_result.map(|result| Fault::FlipBit { result }),
         ..WorkerOptions::new(
             options.gateway.as_str(),
@@ -91,6 +94,11 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
         )
     })
     .map_err(with_remedy)?;
+    // A package named on the command line is what it is; the active one of the store is what the operator makes it.
+    let named = settings.plugin(options.plugin.as_deref()).is_some()
+        || settings.trust_folder(options.trust.as_deref()).is_some();
+    let watching = (!named)
+        .then(|| watch_store::offer_active(settings, in_use, worker.switch(), on_gpu, Arc::clone(&events)));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NETWORK_THREADS)
         .enable_all()
@@ -107,6 +115,7 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
         });
         worker.run(stopped).await
     });
+    drop(watching);
     let summary = summary.map_err(with_remedy)?;
     if json {
         drop(output::object(&json!({
@@ -212,19 +221,8 @@ fn as_json(event: &Event) -> Value {
         }),
         Event::ReceiptDisputed { reason } => json!({"event": "receipt_disputed", "reason": reason}),
         Event::Drained => json!({"event": "drained"}),
-        Event::CandidateOffered { plugin, name, active } => json!({
-            "event": "candidate_offered", "plugin": plugin, "name": name, "active": active,
-        }),
-        Event::CandidateRejected { plugin, reason } => {
-            json!({"event": "candidate_rejected", "plugin": plugin, "reason": reason})
-        }
-        Event::CandidatePassed { plugin, calls, side_by_side, reason } => json!({
-            "event": "candidate_passed", "plugin": plugin, "calls": calls, "side_by_side": side_by_side,
-            "reason": reason,
-        }),
-        Event::Switched { from, to } => json!({"event": "switched", "from": from, "to": to}),
-        Event::Unloaded { plugin } => json!({"event": "unloaded", "plugin": plugin}),
-        other => json!({"event": "other", "text": format!("{other:?}")}),
+        other => watch_store::as_json(other)
+            .unwrap_or_else(|| json!({"event": "other", "text": format!("{other:?}")})),
     }
 }
 

@@ -1,0 +1,220 @@
+//! What a running worker or backbone hears of the plugin store: which plugin the operator made the active one, and which ones
+//! are trusted. It looks every second at one small file and verifies a package only when that has changed.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use kvasir_plugin::{Class, VerifiedPlugin};
+use kvasir_plugin_store::Store;
+use kvasir_wire::id::PluginDigest;
+use kvasir_wire::limits::MAX_OFFERED_PLUGINS;
+use kvasir_worker::{Event, EventSink, PluginSwitch};
+use serde_json::{Value, json};
+
+use crate::plugin_store::Granted;
+use crate::settings::Settings;
+use crate::setup;
+
+/// How often the store is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Most bytes of the record of changes.
+const MAX_RECORD_BYTES: u64 = 4 << 20;
+/// How often a watcher looks whether it is to end.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A thread that watches; it ends when this is dropped.
+pub struct Watching {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Calls `look` every second on a thread of its own, until the watcher is dropped. None where the system has no thread for it:
+/// then what runs goes on with what it has.
+fn watch(mut look: impl FnMut() + Send + 'static) -> Option<Watching> {
+    let over = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&over);
+    let watching = std::thread::Builder::new().name("kvasir-store".into()).spawn(move || {
+        let mut waited = Duration::ZERO;
+        while !theirs.load(Ordering::Relaxed) {
+            std::thread::sleep(PAUSE);
+            waited += PAUSE;
+            if waited >= LOOK_EVERY {
+                waited = Duration::ZERO;
+                look();
+            }
+        }
+    });
+    match watching {
+        Ok(thread) => Some(Watching { over, thread: Some(thread) }),
+        Err(error) => {
+            tracing::warn!(%error, "the plugin store is not watched: start again to change the plugin");
+            None
+        }
+    }
+}
+
+/// Offers a worker whatever the active plugin is, as soon as it is another than `in_use`. `on_gpu`: it computes on a GPU. What is refused, by trust, policy or
+/// revision, is told as a rejected candidate.
+pub fn offer_active(
+    settings: &Settings,
+    in_use: kvasir_plugin::PluginDigest,
+    switch: PluginSwitch,
+    on_gpu: bool,
+    events: EventSink,
+) -> Option<Watching> {
+    let store = settings.store();
+    let mut known = Some(in_use);
+    let mut trouble = None;
+    watch(move || {
+        let active = match store.active_state() {
+            Ok(active) => active.digest,
+            Err(error) => {
+                let error = error.to_string();
+                if trouble.as_ref() != Some(&error) {
+                    tracing::warn!(error, "the plugin store cannot be read; the plugin in use stays");
+                    trouble = Some(error);
+                }
+                return;
+            }
+        };
+        trouble = None;
+        if active == known {
+            return;
+        }
+        known = active;
+        let Some(digest) = active else { return };
+        match admitted(&store, digest, on_gpu) {
+            Ok(granted) => {
+                let limits = granted.limits();
+                switch.offer(granted.plugin, limits);
+            }
+            Err(error) => {
+                events(Event::CandidateRejected { plugin: digest.to_string(), reason: format!("{error:#}") })
+            }
+        }
+    })
+}
+
+/// What a worker that changes over is doing, as an object for a line of its own; nothing for other events.
+pub fn as_json(event: &Event) -> Option<Value> {
+    Some(match event {
+        Event::CandidateOffered { plugin, name, active } => json!({
+            "event": "candidate_offered", "plugin": plugin, "name": name, "active": active,
+        }),
+        Event::CandidateRejected { plugin, reason } => {
+            json!({"event": "candidate_rejected", "plugin": plugin, "reason": reason})
+        }
+        Event::CandidatePassed { plugin, calls, side_by_side, reason } => json!({
+            "event": "candidate_passed", "plugin": plugin, "calls": calls, "side_by_side": side_by_side,
+            "reason": reason,
+        }),
+        Event::Switched { from, to } => json!({"event": "switched", "from": from, "to": to}),
+        Event::Unloaded { plugin } => json!({"event": "unloaded", "plugin": plugin}),
+        _ => return None,
+    })
+}
+
+/// Passes events on, and keeps those of changes of the plugin in `changeovers.jsonl` in the data folder, with the time.
+pub fn recorded(settings: &Settings, events: EventSink) -> EventSink {
+    let path = settings.data_folder.join("changeovers.jsonl");
+    Arc::new(move |event| {
+        if let Some(mut line) = as_json(&event) {
+            line["unix_seconds"] = setup::now().0.into();
+            if let Err(error) = append(&path, &line.to_string()) {
+                tracing::warn!(%error, path = %path.display(), "a change of the plugin is not recorded");
+            }
+        }
+        events(event);
+    })
+}
+
+fn append(path: &Path, line: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    if file.metadata()?.len() >= MAX_RECORD_BYTES {
+        let problem = format!("it has {MAX_RECORD_BYTES} bytes, the most that are kept: move it away");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    }
+    file.write_all(format!("{line}\n").as_bytes())
+}
+
+/// An installed plugin, verified now, and what the policy grants it.
+fn admitted(store: &Store, digest: kvasir_plugin::PluginDigest, on_gpu: bool) -> Result<Granted> {
+    let plugin = store.load(digest, setup::now())?;
+    let grant = store.grant(&plugin)?;
+    if on_gpu && plugin.shader().is_some() && !grant.gpu {
+        bail!(
+            "the policy does not let {} run on the GPU, on which this worker computes: set `gpu = true` in {}, or start the worker \
+             with --device cpu",
+            plugin.name(),
+            store.places().policy().display()
+        );
+    }
+    Ok(Granted { plugin, grant })
+}
+
+/// The plugins that workers may compute with for a backbone that computes with `own`: that one, and the installed exact versions of it
+/// that this host trusts now. A worker that changes over to one of them is then asked on.
+pub fn accepted(settings: &Settings, own: &VerifiedPlugin) -> Vec<PluginDigest> {
+    let mut accepted = vec![PluginDigest(own.digest().0)];
+    if own.manifest().class != Class::Exact {
+        return accepted;
+    }
+    let store = settings.store();
+    let installed = store.digests().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the plugin store cannot be read; workers may compute with {} alone", own.digest());
+        Vec::new()
+    });
+    for digest in installed.into_iter().filter(|digest| *digest != own.digest()) {
+        match store.load(digest, setup::now()) {
+            Ok(plugin) if plugin.name() == own.name() && plugin.manifest().class == Class::Exact => {
+                accepted.push(PluginDigest(digest.0));
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%digest, %error, "an installed plugin is not accepted of workers"),
+        }
+        if accepted.len() == MAX_OFFERED_PLUGINS {
+            break;
+        }
+    }
+    accepted
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn changes_are_passed_on_and_recorded_and_nothing_else_is_recorded() {
+        let home = tempfile::tempdir().unwrap();
+        let settings = Settings::load(None, Some(home.path())).unwrap();
+        std::fs::create_dir_all(&settings.data_folder).unwrap();
+        let seen = Arc::new(Mutex::new(0));
+        let theirs = Arc::clone(&seen);
+        let events = recorded(&settings, Arc::new(move |_| *theirs.lock().unwrap() += 1));
+        events(Event::Drained);
+        events(Event::CandidateRejected { plugin: "ab".to_owned(), reason: "it differs".to_owned() });
+        assert_eq!(*seen.lock().unwrap(), 2);
+        let record = std::fs::read_to_string(settings.data_folder.join("changeovers.jsonl")).unwrap();
+        let [line] = record.lines().collect::<Vec<_>>()[..] else { panic!("{record}") };
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!((&line["event"], &line["reason"]), (&json!("candidate_rejected"), &json!("it differs")));
+        assert!(line["unix_seconds"].as_u64().unwrap() > 0);
+    }
+}
