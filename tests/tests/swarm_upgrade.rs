@@ -63,12 +63,15 @@ fn swarm_options(scene: &Scene, host: &Host, plugins: &[&VerifiedPlugin]) -> Swa
     options
 }
 
+/// Whether an act has had its effect, by the worker's events.
+type Until = Box<dyn Fn(&[Event]) -> bool>;
+
 /// What is to happen beside a generation, one after the other.
 struct Script<'a> {
     worker: &'a RunningWorker,
     switch: PluginSwitch,
     /// A plugin to offer, and how one sees that it is done with.
-    acts: Vec<(VerifiedPlugin, Box<dyn Fn(&[Event]) -> bool>)>,
+    acts: Vec<(VerifiedPlugin, Until)>,
     /// The first token at which the next act may begin, or the generation end.
     quiet_until: usize,
     seen: usize,
