@@ -449,9 +449,19 @@ fn a_process_that_does_not_keep_its_own_deadline_is_killed() {
     let mut instance =
         kernel.instantiate(0, InstanceLimits { deadline: Duration::from_millis(100), ..LIMITS }).unwrap();
     let expert = load(&mut instance).unwrap();
+    let process = kernel.process_id().unwrap();
     // SAFETY: a number of a child of this process.
-    assert_eq!(unsafe { libc::kill(kernel.process_id().unwrap() as i32, libc::SIGSTOP) }, 0);
+    assert_eq!(unsafe { libc::kill(process as i32, libc::SIGSTOP) }, 0);
     let begun = Instant::now();
+    // A thread that runs stops a little later, and could still answer.
+    let stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('T')
+    };
+    while !std::fs::read_dir(format!("/proc/{process}/task")).unwrap().all(|task| stopped(task.unwrap())) {
+        assert!(begun.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
     assert_eq!(
         forward(&mut instance, expert, 0).unwrap_err(),
         KernelError::Killed { request: "forward", deadline: Duration::from_millis(300) }
