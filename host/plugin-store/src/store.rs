@@ -104,7 +104,8 @@ impl Store {
         let trust = self.trust()?;
         let plugin = kvasir_plugin::verify(package, trust.publishers(), now).map_err(StoreError::Package)?;
         self.grant(&plugin)?;
-        self.check_revision(&plugin, &trust, now, None)?;
+        self.check_revision(&plugin, &trust, now)?;
+        self.raise_revision(&plugin, None)?;
         Ok(plugin)
     }
 
@@ -114,7 +115,8 @@ impl Store {
         let trust = self.trust_locked(&lock)?.trust;
         let plugin = kvasir_plugin::verify(package, trust.publishers(), now).map_err(StoreError::Package)?;
         self.grant(&plugin)?;
-        self.check_revision(&plugin, &trust, now, Some(&lock))?;
+        // Not written down yet: what is only kept here must not shut out what is in use.
+        self.check_revision(&plugin, &trust, now)?;
         let path = self.places.package(plugin.digest());
         disk::make_folder(&self.places.packages())?;
         let already = disk::read(&path, MAX_PACKAGE_BYTES as u64)?.is_some_and(|there| there == package);
@@ -217,7 +219,8 @@ impl Store {
             return Err(StoreError::WrongContent { path, found: plugin.digest() });
         }
         self.grant(&plugin)?;
-        self.check_revision(&plugin, &trust, now, lock)?;
+        self.check_revision(&plugin, &trust, now)?;
+        self.raise_revision(&plugin, lock)?;
         Ok(plugin)
     }
 
@@ -248,24 +251,16 @@ impl Store {
         Ok((self.load_with(digest, now, Some(lock))?, Some(seen)))
     }
 
-    /// Refuses a revision below the highest one seen, unless a permission is there; writes a higher one down.
+    /// Refuses a revision below the highest one seen, unless a permission is there.
     fn check_revision(
         &self,
         plugin: &VerifiedPlugin,
         trust: &Trust,
         now: UnixSeconds,
-        lock: Option<&Lock>,
     ) -> Result<(), StoreError> {
         let digest = plugin.digest();
-        let mut seen = seen_files::read(&self.places)?;
-        let before = seen.clone();
-        match seen.check_and_raise(plugin) {
-            Ok(()) if seen == before => Ok(()),
-            Ok(()) => match lock {
-                Some(lock) => seen_files::write(&self.places, &seen, lock),
-                // Read again under the lock: another process may have raised it meanwhile.
-                None => self.check_revision(plugin, trust, now, Some(&self.lock()?)),
-            },
+        match seen_files::read(&self.places)?.check_and_raise(plugin) {
+            Ok(()) => Ok(()),
             Err(PluginError::Rollback { name, revision, seen }) => {
                 let permission = trust
                     .root()
@@ -280,6 +275,21 @@ impl Store {
                 permission.check(revision, seen, now).map_err(|reason| StoreError::Override { path, reason })
             }
             Err(source) => Err(StoreError::refused(digest, source)),
+        }
+    }
+
+    /// Writes the revision of what is about to be used down, where it is the highest so far.
+    fn raise_revision(&self, plugin: &VerifiedPlugin, lock: Option<&Lock>) -> Result<(), StoreError> {
+        let mut seen = seen_files::read(&self.places)?;
+        let before = seen.clone();
+        // Below the highest one it is used by permission, and lowers nothing.
+        if seen.check_and_raise(plugin).is_err() || seen == before {
+            return Ok(());
+        }
+        match lock {
+            Some(lock) => seen_files::write(&self.places, &seen, lock),
+            // Read again under the lock: another process may have raised it meanwhile.
+            None => self.raise_revision(plugin, Some(&self.lock()?)),
         }
     }
 }

@@ -36,11 +36,13 @@ fn going_back_below_what_was_seen_takes_the_operators_signature_and_is_recorded(
     let later = UnixSeconds(NOW.0 + OVERRIDE_DAYS * DAY);
     let refused = store.active(later).unwrap_err().to_string();
     assert!(refused.contains("expired"), "{refused}");
-    store.install(&scene.package(3), NOW).unwrap();
+    let three = store.install(&scene.package(3), NOW).unwrap().plugin.digest();
+    store.active(NOW).unwrap();
+    store.load(three, NOW).unwrap();
     let refused = store.active(NOW).unwrap_err().to_string();
     assert!(refused.contains("3 was seen since"), "{refused}");
     // And forward again needs no permission.
-    store.activate(store.install(&scene.package(3), NOW).unwrap().plugin.digest(), &[], NOW).unwrap();
+    store.activate(three, &[], NOW).unwrap();
     assert!(matches!(store.activate(two, &[], NOW), Err(StoreError::Downgrade { seen: 3, .. })));
 }
 
@@ -54,21 +56,31 @@ fn a_leaked_key_that_runs_ahead_bars_only_itself() {
             root.grant(RoleName::Publisher("*".to_owned()), other)
         })
         .unwrap();
-    store.install(&package(i64::MAX as u64, &key(2)), NOW).unwrap();
+    let ahead = store.install(&package(i64::MAX as u64, &key(2)), NOW).unwrap().plugin.digest();
+    store.activate(ahead, &[], NOW).unwrap();
     store.install(&scene.package(1), NOW).unwrap();
     assert!(matches!(store.install(&package(9, &key(2)), NOW), Err(StoreError::Downgrade { .. })));
 }
 
 #[test]
-fn what_was_seen_is_written_before_the_package_is() {
+fn what_is_used_is_written_down_as_seen_before_the_switch_and_what_is_only_kept_shuts_nothing_out() {
     let scene = Scene::new();
     let store = scene.store();
-    // The packages cannot be written: as if the machine had stopped right there.
-    fs::write(store.places().packages(), "in the way").unwrap();
-    assert!(store.install(&scene.package(5), NOW).is_err());
-    fs::remove_file(store.places().packages()).unwrap();
+    let one = store.install(&scene.package(1), NOW).unwrap().plugin.digest();
+    store.activate(one, &[], NOW).unwrap();
+    let five = store.install(&scene.package(5), NOW).unwrap().plugin.digest();
+    store.active(NOW).unwrap();
+    // The switch cannot be recorded: as if the machine had stopped right there.
+    let history = store.places().history();
+    let kept = fs::read(&history).unwrap();
+    fs::remove_file(&history).unwrap();
+    fs::create_dir(&history).unwrap();
+    assert!(store.activate(five, &[], NOW).is_err());
+    fs::remove_dir(&history).unwrap();
+    fs::write(&history, kept).unwrap();
     assert!(matches!(store.install(&scene.package(4), NOW), Err(StoreError::Downgrade { seen: 5, .. })));
-    store.install(&scene.package(5), NOW).unwrap();
+    assert!(matches!(store.active(NOW), Err(StoreError::Downgrade { revision: 1, seen: 5, .. })));
+    store.activate(five, &[], NOW).unwrap();
 }
 
 #[test]

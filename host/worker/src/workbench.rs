@@ -159,7 +159,7 @@ mod tests {
         let bench = Workbench::new(NonZeroUsize::new(1)).unwrap();
         let (gate, wait) = mpsc::channel::<()>();
         let (done, log) = mpsc::channel();
-        bench.call(ONE, move || wait.recv().unwrap());
+        bench.call([3; 32], move || wait.recv().unwrap());
         for owner in [ONE, [2; 32]] {
             let done = done.clone();
             bench.call(owner, move || done.send(owner).unwrap());
