@@ -59,7 +59,7 @@ fn each_refusal_is_found_where_a_load_stops() {
     assert_eq!(failed(&explain(&package(1, &key(9)), NOW)), Some("signature"));
     assert_eq!(failed(&explain(&good, UnixSeconds(NOW.0 - 100))), Some("validity"));
     assert_eq!(failed(&explain(&good, UnixSeconds(NOW.0 + 731 * 86_400))), Some("trust-validity"));
-    store.install(&good, NOW).unwrap();
+    store.load(store.install(&good, NOW).unwrap().plugin.digest(), NOW).unwrap();
     let told = explain(&scene.package(1), NOW);
     assert_eq!(failed(&told), Some("revision"));
     assert!(told.failed().unwrap().said.contains("--allow-downgrade"));
