@@ -118,7 +118,10 @@ pub fn command(settings: &Settings, lift: Option<&str>, json: bool) -> Result<()
         };
         let mut lifted = false;
         for folder in &folders {
-            match fs::remove_file(folder.join(format!("{plugin}.{EXTENSION}"))) {
+            let path = folder.join(format!("{plugin}.{EXTENSION}"));
+            // Whatever lies there, an empty folder too, keeps the plugin from running.
+            let removed = if path.is_dir() { fs::remove_dir(&path) } else { fs::remove_file(&path) };
+            match removed {
                 Ok(()) => lifted = true,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
@@ -140,8 +143,14 @@ pub fn command(settings: &Settings, lift: Option<&str>, json: bool) -> Result<()
     let after = GpuOptions::default().quarantine_after;
     let mut plugins = Vec::new();
     for (folder, kernel) in folders.iter().zip(["shader", "wasm"]) {
-        for (plugin, lines) in all(folder)? {
-            let quarantined = lines.len() >= after as usize;
+        for (plugin, failures) in all(folder)? {
+            let (lines, quarantined) = match failures {
+                Ok(lines) => {
+                    let quarantined = lines.len() >= after as usize;
+                    (lines, quarantined)
+                }
+                Err(error) => (vec![format!("cannot be read and counts as failed: {error}")], true),
+            };
             plugins.push(json!({
                 "plugin": plugin.to_string(), "kernel": kernel, "failures": lines, "quarantined": quarantined,
             }));
@@ -164,8 +173,8 @@ pub fn command(settings: &Settings, lift: Option<&str>, json: bool) -> Result<()
     output::line(text.join("\n"))
 }
 
-/// Every plugin with a file, and its lines, by digest.
-fn all(folder: &Path) -> Result<Vec<(PluginDigest, Vec<String>)>> {
+/// Every plugin with a file, and its lines or why there are none, by digest.
+fn all(folder: &Path) -> Result<Vec<(PluginDigest, io::Result<Vec<String>>)>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.with_context(|| format!("cannot read {}", folder.display()))?,
@@ -177,7 +186,7 @@ fn all(folder: &Path) -> Result<Vec<(PluginDigest, Vec<String>)>> {
         let Some(plugin) = digest.filter(|_| path.extension().is_some_and(|found| found == EXTENSION)) else {
             continue;
         };
-        all.push((plugin, lines(&path).with_context(|| format!("cannot read {}", path.display()))?));
+        all.push((plugin, lines(&path)));
     }
     all.sort_by_key(|(plugin, _)| plugin.0);
     Ok(all)
@@ -246,7 +255,7 @@ mod tests {
         let again = FailureFiles::open(&settings).unwrap();
         assert_eq!(again.failures(PLUGIN), 2);
         assert_eq!(again.failures(PluginDigest([1; 32])), 0);
-        assert_eq!(all(&settings.data_folder.join(FOLDER)).unwrap()[0].1.len(), 2);
+        assert_eq!(all(&settings.data_folder.join(FOLDER)).unwrap()[0].1.as_ref().unwrap().len(), 2);
 
         command(&settings, Some(&PLUGIN.to_string()), true).unwrap();
         assert_eq!((again.failures(PLUGIN), kernels.failures(PLUGIN)), (0, 0));
