@@ -19,7 +19,7 @@ pub enum PackageCommand {
     Unpack {
         /// Package to take apart.
         package: PathBuf,
-        /// Folder to write to, new or empty; <name>-<version> where none is named.
+        /// Folder to write to, new or empty; NAME-VERSION where none is named.
         folder: Option<PathBuf>,
     },
     /// Sign a kernel's folder, which makes its package, or add a signature to a package.
@@ -58,7 +58,7 @@ pub struct PackArguments {
     /// Secret key file of the publisher, to sign at once.
     #[arg(long)]
     pub key: Option<PathBuf>,
-    /// Package to write; <name>-<version>.kvp in the folder where none is named.
+    /// Package to write; NAME-VERSION.kvp in the folder where none is named.
     #[arg(long)]
     pub out: Option<PathBuf>,
     /// Days until the signature expires.
@@ -77,7 +77,7 @@ pub struct SignArguments {
     /// Secret key file; one's own publisher key where none is named.
     #[arg(long)]
     pub key: Option<PathBuf>,
-    /// Package to write; <name>-<version>.kvp in the folder, or the package itself, where none is named.
+    /// Package to write; NAME-VERSION.kvp in the folder, or the package itself, where none is named.
     #[arg(long)]
     pub out: Option<PathBuf>,
     /// Days until the signature expires; a signature that is added keeps the first one's.

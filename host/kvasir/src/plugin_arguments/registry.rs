@@ -36,7 +36,7 @@ pub enum RegistryCommand {
 pub struct PullArguments {
     /// Where from.
     pub source: String,
-    /// File to write; <name>-<version>.kvp here where none is named.
+    /// File to write; NAME-VERSION.kvp here where none is named.
     #[arg(long)]
     pub out: Option<PathBuf>,
     /// Replace the file that is there although it is no package.
