@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::{Signature, Signer as _, SigningKey};
-use kvasir_plugin::{KeyId, MAX_SIGNATURES, PluginDigest, Role, RoleName, UnixSeconds, VerifiedRoot};
+use kvasir_plugin::{
+    KeyId, MAX_SIGNATURES, PluginDigest, Role, RoleName, UnixSeconds, VerifiedRoot, pre_authentication,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::disk;
@@ -70,7 +72,7 @@ impl Override {
     ) -> Result<(), StoreError> {
         let path = places.override_of(self.plugin);
         let payload = crate::json(self);
-        let message = pre_authentication(&payload);
+        let message = pre_authentication(OVERRIDE_PAYLOAD_TYPE, &payload);
         let sign = |key: &&SigningKey| EnvelopeSignature {
             keyid: KeyId::of(&key.verifying_key()),
             sig: STANDARD.encode(key.sign(&message).to_bytes()),
@@ -134,7 +136,7 @@ fn open(bytes: &[u8], root: &VerifiedRoot) -> Result<Override, String> {
         ));
     }
     let payload = STANDARD.decode(&envelope.payload).map_err(|_| "its payload is not base64".to_owned())?;
-    let message = pre_authentication(&payload);
+    let message = pre_authentication(OVERRIDE_PAYLOAD_TYPE, &payload);
     let Some(Role { keys, threshold }) = root.root().roles.get(&RoleName::Root) else {
         return Err("the root has no root keys".to_owned());
     };
@@ -152,13 +154,6 @@ fn open(bytes: &[u8], root: &VerifiedRoot) -> Result<Override, String> {
         return Err(format!("it is signed by {} of the root's keys, which takes {threshold}", valid.len()));
     }
     serde_json::from_slice(&payload).map_err(|error| error.to_string())
-}
-
-fn pre_authentication(payload: &[u8]) -> Vec<u8> {
-    let kind = OVERRIDE_PAYLOAD_TYPE;
-    let mut message = format!("DSSEv1 {} {kind} {} ", kind.len(), payload.len()).into_bytes();
-    message.extend_from_slice(payload);
-    message
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ pub fn unchecked(envelope: &[u8]) -> Result<(Vec<u8>, Vec<KeyId>), PluginError> 
 pub fn open(envelope: &[u8], trust: &TrustStore) -> Result<Signed, PluginError> {
     let (parsed, payload) = read(envelope)?;
     let signatures = read_signatures(&parsed.signatures)?;
-    let message = pre_authentication(&payload);
+    let message = pre_authentication(PAYLOAD_TYPE, &payload);
     let mut signers = BTreeSet::new();
     let mut revoked = None;
     for (id, signature) in &signatures {
@@ -125,7 +125,7 @@ fn signature(payload: &[u8], key: &SigningKey) -> Result<EnvelopeSignature, Plug
     Ok(EnvelopeSignature {
         scheme: SCHEME.to_owned(),
         keyid: KeyId::of(&public).to_string(),
-        sig: STANDARD.encode(key.sign(&pre_authentication(payload)).to_bytes()),
+        sig: STANDARD.encode(key.sign(&pre_authentication(PAYLOAD_TYPE, payload)).to_bytes()),
     })
 }
 
@@ -157,8 +157,10 @@ fn encode(envelope: &Envelope) -> Result<Vec<u8>, PluginError> {
     serde_json::to_vec(envelope).map_err(|error| unreadable(&error.to_string()))
 }
 
-fn pre_authentication(payload: &[u8]) -> Vec<u8> {
-    let mut message = format!("DSSEv1 {} {PAYLOAD_TYPE} {} ", PAYLOAD_TYPE.len(), payload.len()).into_bytes();
+/// What a DSSE signature signs: the payload with its type before it, so that no signature for one kind counts for another (DSSE v1,
+/// "PAE").
+pub fn pre_authentication(payload_type: &str, payload: &[u8]) -> Vec<u8> {
+    let mut message = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
     message.extend_from_slice(payload);
     message
 }

@@ -32,6 +32,7 @@ mod unverified;
 mod version;
 
 pub use contract::{CONTRACTS, ContractError, claims_compatibility, contract_world, negotiate};
+pub use envelope::pre_authentication;
 pub use error::{DocumentError, KeyTextError, PluginError, TrustError};
 pub use identity::{BlobDigest, KeyId, PluginDigest, UnixSeconds};
 pub use limits::*;
