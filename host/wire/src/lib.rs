@@ -21,6 +21,7 @@ pub mod meter;
 pub mod money;
 pub mod note;
 pub mod pairing;
+pub mod probe;
 pub mod receipt;
 pub mod refusal;
 pub mod schedule;
