@@ -77,7 +77,7 @@ impl Evaluator {
     pub fn new(plugin: &VerifiedPlugin, isolation: &Isolation, lanes: usize) -> Result<Self, EvaluatorError> {
         let engine = Engine::shared()?;
         match isolation {
-            Isolation::InProcess => Ok(Evaluator::InProcess(CompiledKernel::compile(&engine, plugin)?)),
+            Isolation::InProcess => Self::in_engine(&engine, plugin),
             Isolation::Process(options) => {
                 CompiledKernel::check_world(plugin)?;
                 let (digest, component) = (plugin.digest(), plugin.component());
@@ -86,6 +86,11 @@ impl Evaluator {
                 Ok(Evaluator::Process { kernel, request: plugin.manifest().limits })
             }
         }
+    }
+
+    /// Compiles `plugin` in an engine of the caller's choice, in this process.
+    pub fn in_engine(engine: &Engine, plugin: &VerifiedPlugin) -> Result<Self, EvaluatorError> {
+        Ok(Evaluator::InProcess(CompiledKernel::compile(engine, plugin)?))
     }
 
     /// The plugin.

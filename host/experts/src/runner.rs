@@ -12,7 +12,7 @@ use kvasir_kernel::Walls;
 use kvasir_model::{ExpertIndex, LayerIndex};
 use kvasir_numerics::{RowFormat, Swiglu};
 use kvasir_plugin::{Class, PluginDigest, VerifiedPlugin};
-use kvasir_sandbox::{CompiledKernel, Fault, KernelLimits, SandboxError};
+use kvasir_sandbox::{CompiledKernel, Engine, Fault, KernelLimits, SandboxError};
 use kvasir_threads::share;
 
 use crate::conformance::prove;
@@ -101,10 +101,7 @@ impl ExpertRunner {
     /// [`Device::Gpu`] its shader too. Experts whose matrices the shader does not evaluate are computed by the WASM kernel.
     pub fn new(plugin: &VerifiedPlugin, options: RunnerOptions) -> Result<Self, RunnerError> {
         let evaluator = Evaluator::new(plugin, &options.isolation, options.instances.get());
-        let evaluator = evaluator.map_err(|error| match error {
-            EvaluatorError::Sandbox(error) => RunnerError::Sandbox(error),
-            EvaluatorError::Process(error) => RunnerError::Process(error),
-        })?;
+        let evaluator = evaluator.map_err(not_started)?;
         prove(plugin, &evaluator)?;
         let device = options.device.clone();
         let mut runner = ExpertRunner::from_evaluator(evaluator, options);
@@ -115,6 +112,25 @@ impl ExpertRunner {
             let mut gpu = GpuLane::new(plugin, options)?;
             runner.report = Some(prove_shader(plugin, gpu.gpu())?);
             runner.gpu = Some(Mutex::new(gpu));
+            runner.class = KernelClass::Tolerance;
+        }
+        Ok(runner)
+    }
+
+    /// As [`ExpertRunner::new`], in an engine of the caller's choice: for comparisons between engines. On the processor and in this
+    /// process, whatever `options` says of either.
+    ///
+    /// # Errors
+    /// As [`ExpertRunner::new`].
+    pub fn in_engine(
+        engine: &Engine,
+        plugin: &VerifiedPlugin,
+        options: RunnerOptions,
+    ) -> Result<Self, RunnerError> {
+        let evaluator = Evaluator::in_engine(engine, plugin).map_err(not_started)?;
+        prove(plugin, &evaluator)?;
+        let mut runner = ExpertRunner::from_evaluator(evaluator, options);
+        if plugin.manifest().class == Class::Tolerance {
             runner.class = KernelClass::Tolerance;
         }
         Ok(runner)
@@ -394,6 +410,13 @@ impl ExpertRunner {
             lane.clear_poison();
             guard
         })
+    }
+}
+
+fn not_started(error: EvaluatorError) -> RunnerError {
+    match error {
+        EvaluatorError::Sandbox(error) => RunnerError::Sandbox(error),
+        EvaluatorError::Process(error) => RunnerError::Process(error),
     }
 }
 

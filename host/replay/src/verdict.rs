@@ -1,0 +1,209 @@
+//! What three answers and one signed digest say of a worker.
+//!
+//! A worker is convicted by bytes alone, and only where the three engines agree: with each other, not with it. Where they
+//! differ among themselves the plugin is at fault and nobody is convicted; where one of them has no answer, nothing is known.
+
+use kvasir_wire::handshake::Class;
+use kvasir_wire::id::sha256;
+use kvasir_wire::work::WorkItem;
+
+use crate::engines::{Answer, EngineKind};
+
+/// What a replay found of one item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The worker's rows are the right ones, bit for bit.
+    Right,
+    /// The engines agree with each other and not with the worker.
+    Convicted(Conviction),
+    /// The engines differ from each other: the plugin's result is not defined, nobody is convicted, the plugin goes into
+    /// quarantine.
+    Plugin {
+        /// SHA-256 of each engine's rows, or the reason of its refusal.
+        answers: [(EngineKind, String); 3],
+    },
+    /// The session was of class `tolerance`: its bytes are not defined, and bytes convict nobody.
+    Tolerance {
+        /// The largest distance of a value from the exact one, as text for people; nothing where the rows cannot be compared.
+        deviation: Option<String>,
+    },
+    /// The worker reported that it failed; it claims no rows and is paid for none.
+    Failed,
+    /// Nothing is known: an engine gave up.
+    Unknown {
+        /// Which, and why.
+        reason: String,
+    },
+}
+
+/// A wrong result, as the audit statement names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conviction {
+    /// SHA-256 of the right rows; of nothing where the call has no right answer.
+    pub expected: [u8; 32],
+    /// SHA-256 of the worker's rows, from the work item.
+    pub got: [u8; 32],
+    /// What differs first, for people.
+    pub first_difference: String,
+}
+
+impl Verdict {
+    /// Its name in reports.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Verdict::Right => "right",
+            Verdict::Convicted(_) => "convicted",
+            Verdict::Plugin { .. } => "plugin",
+            Verdict::Tolerance { .. } => "tolerance",
+            Verdict::Failed => "failed",
+            Verdict::Unknown { .. } => "unknown",
+        }
+    }
+
+    /// Whether somebody has to act on it.
+    pub const fn is_finding(&self) -> bool {
+        matches!(self, Verdict::Convicted(_) | Verdict::Plugin { .. })
+    }
+}
+
+/// Whether the worker claims rows for this item: a failed call has the digest of nothing.
+pub fn claims_rows(item: &WorkItem) -> bool {
+    item.rows != sha256(&[])
+}
+
+/// Judges an item: `rows` are the rows published with it (their digest is the item's), of `columns` values each.
+pub fn judge(
+    item: &WorkItem,
+    class: Class,
+    rows: &[u8],
+    columns: usize,
+    answers: &[(EngineKind, Answer); 3],
+) -> Verdict {
+    if !claims_rows(item) {
+        return Verdict::Failed;
+    }
+    if let Some((kind, reason)) = answers.iter().find_map(|(kind, answer)| match answer {
+        Answer::GaveUp(reason) => Some((kind, reason)),
+        _ => None,
+    }) {
+        return Verdict::Unknown { reason: format!("{}: {reason}", kind.name()) };
+    }
+    let [(_, first), rest @ ..] = answers;
+    if rest.iter().any(|(_, answer)| answer != first) {
+        return Verdict::Plugin { answers: answers.clone().map(|(kind, answer)| (kind, named(&answer))) };
+    }
+    let (expected, right): (_, &[u8]) = match first {
+        Answer::Rows(right) => (sha256(&[right]), right),
+        Answer::Refused(_) | Answer::GaveUp(_) => (sha256(&[]), &[]),
+    };
+    if expected == item.rows {
+        return Verdict::Right;
+    }
+    if class == Class::Tolerance {
+        return Verdict::Tolerance { deviation: deviation(right, rows) };
+    }
+    let first_difference = match first {
+        Answer::Refused(reason) => format!("rows for a call that has none: {reason}"),
+        _ => difference(right, rows, columns),
+    };
+    Verdict::Convicted(Conviction { expected, got: item.rows, first_difference })
+}
+
+fn named(answer: &Answer) -> String {
+    match answer {
+        Answer::Rows(rows) => hex::encode(sha256(&[rows])),
+        Answer::Refused(reason) | Answer::GaveUp(reason) => reason.clone(),
+    }
+}
+
+/// The first value that differs, and how many do.
+fn difference(right: &[u8], got: &[u8], columns: usize) -> String {
+    if right.len() != got.len() {
+        return format!("{} bytes of rows, {} are right", got.len(), right.len());
+    }
+    let differing = || right.chunks(4).zip(got.chunks(4)).enumerate().filter(|(_, (a, b))| a != b);
+    let count = differing().count();
+    match differing().next() {
+        Some((at, (right, got))) => {
+            let (row, column) = (at / columns.max(1), at % columns.max(1));
+            let bits = |bytes: &[u8]| bytes.iter().rev().map(|byte| format!("{byte:02x}")).collect::<String>();
+            let (right, got) = (bits(right), bits(got));
+            format!("{count} values differ, first row {row} column {column}: {got} where {right} is right")
+        }
+        None => "the rows are equal".to_owned(),
+    }
+}
+
+fn deviation(right: &[u8], got: &[u8]) -> Option<String> {
+    if right.len() != got.len() || right.is_empty() {
+        return None;
+    }
+    let value = |bytes: &[u8]| bytes.try_into().map_or(f32::NAN, f32::from_le_bytes);
+    let pairs = right.chunks(4).zip(got.chunks(4)).map(|(a, b)| (value(a), value(b)));
+    let (far, large) = pairs.fold((0.0f32, 0.0f32), |(far, large), (right, got)| {
+        ((right - got).abs().max(far), right.abs().max(large))
+    });
+    Some(format!("at most {far:e} from the exact values, the largest of which is {large:e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(rows: &[u8]) -> WorkItem {
+        WorkItem { call: 1, layer: 0, mode: 1, payload: [0; 32], rows: sha256(&[rows]) }
+    }
+
+    fn all(answer: Answer) -> [(EngineKind, Answer); 3] {
+        EngineKind::ALL.map(|kind| (kind, answer.clone()))
+    }
+
+    fn rows(bytes: &[u8]) -> Answer {
+        Answer::Rows(bytes.to_vec())
+    }
+
+    #[test]
+    fn only_three_engines_of_one_mind_convict() {
+        let exact = Class::Exact;
+        let told = |item: &WorkItem, got: &[u8], answers| judge(item, exact, got, 1, &answers);
+        let right = [1, 0, 0, 0];
+        let wrong = [2, 0, 0, 0];
+        assert_eq!(told(&item(&right), &right, all(rows(&right))), Verdict::Right);
+        let Verdict::Convicted(found) = told(&item(&wrong), &wrong, all(rows(&right))) else {
+            panic!("a wrong row is convicted")
+        };
+        assert_eq!((found.expected, found.got), (sha256(&[&right]), sha256(&[&wrong])));
+        assert!(found.first_difference.contains("row 0 column 0: 00000002 where 00000001"), "{found:?}");
+
+        for odd_one in 0..3 {
+            let mut answers = all(rows(&right));
+            answers[odd_one].1 = rows(&wrong);
+            for claimed in [right, wrong, [9; 4]] {
+                let verdict = told(&item(&claimed), &claimed, answers.clone());
+                assert!(matches!(verdict, Verdict::Plugin { .. }), "{verdict:?}");
+            }
+            answers[odd_one].1 = Answer::GaveUp("late".to_owned());
+            let verdict = told(&item(&wrong), &wrong, answers);
+            assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn rows_for_a_call_without_an_answer_convict_and_a_reported_failure_does_not() {
+        let refused = || all(Answer::Refused("no such expert".to_owned()));
+        let claimed = [1, 0, 0, 0];
+        let verdict = judge(&item(&claimed), Class::Exact, &claimed, 1, &refused());
+        assert!(matches!(verdict, Verdict::Convicted(found) if found.expected == sha256(&[])));
+        assert_eq!(judge(&item(&[]), Class::Exact, &[], 1, &refused()), Verdict::Failed);
+        assert_eq!(judge(&item(&[]), Class::Exact, &[], 1, &all(rows(&claimed))), Verdict::Failed);
+    }
+
+    #[test]
+    fn bytes_do_not_convict_the_class_tolerance() {
+        let (right, near) = (1.0f32.to_le_bytes(), 1.001f32.to_le_bytes());
+        let verdict = judge(&item(&near), Class::Tolerance, &near, 1, &all(rows(&right)));
+        let Verdict::Tolerance { deviation: Some(text) } = &verdict else { panic!("{verdict:?}") };
+        assert!(text.starts_with("at most 1.0") && !verdict.is_finding(), "{text}");
+        assert_eq!(judge(&item(&right), Class::Tolerance, &right, 1, &all(rows(&right))), Verdict::Right);
+    }
+}
