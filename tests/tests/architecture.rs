@@ -32,6 +32,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ("kvasir-plugin", &["tokio", "ureq", "wasmtime"]),
     ("kvasir-sandbox", &["tokio", "ureq"]),
     ("kvasir-experts", &["tokio", "ureq"]),
+    ("kvasir-replay", &["tokio", "ureq", "wasmtime", "rusqlite"]),
 ];
 
 /// One crate of the workspace.

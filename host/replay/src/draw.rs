@@ -89,7 +89,11 @@ mod tests {
     use super::*;
 
     fn lot() -> Lot {
-        Lot { origin: "kvasir.example/atlas/00000000".into(), size: 77, signatures: vec![vec![1; 76], vec![2; 76]] }
+        Lot {
+            origin: "kvasir.example/atlas/00000000".into(),
+            size: 77,
+            signatures: vec![vec![1; 76], vec![2; 76]],
+        }
     }
 
     #[test]

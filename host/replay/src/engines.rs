@@ -109,7 +109,7 @@ impl Engines {
     /// # Errors
     /// [`ReplayError::Engine`]: it cannot be compiled, or does not compute its own golden vectors on one of the engines.
     pub fn new(plugin: &VerifiedPlugin, limits: Limits) -> Result<Self, ReplayError> {
-        let runner = |kind: EngineKind| {
+        let runner = |kind: EngineKind| -> Result<(EngineKind, ExpertRunner), ReplayError> {
             let options = RunnerOptions {
                 device: Device::Cpu,
                 isolation: Isolation::InProcess,
@@ -117,7 +117,8 @@ impl Engines {
                 limits: KernelLimits { deadline: limits.deadline, ..KernelLimits::default() },
                 held_bytes: Some(limits.held_bytes),
             };
-            let failed = |error: RunnerError| ReplayError::Engine { engine: kind.name(), source: Box::new(error) };
+            let failed =
+                |error: RunnerError| ReplayError::Engine { engine: kind.name(), source: Box::new(error) };
             let engine = kind.engine().map_err(|error| failed(error.into()))?;
             Ok((kind, ExpertRunner::in_engine(&engine, plugin, options).map_err(failed)?))
         };
@@ -193,7 +194,9 @@ impl Engines {
 /// Whether the failure follows from call, model and plugin alone, on every machine.
 fn is_the_calls(error: &RunnerError) -> bool {
     match error {
-        RunnerError::WrongRowFormat { .. } | RunnerError::WrongHidden { .. } | RunnerError::Malformed { .. } => true,
+        RunnerError::WrongRowFormat { .. }
+        | RunnerError::WrongHidden { .. }
+        | RunnerError::Malformed { .. } => true,
         RunnerError::Kernel { source, .. } => {
             matches!(source, SandboxError::Fault { .. } | SandboxError::NotFinite { .. })
         }

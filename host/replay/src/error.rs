@@ -10,7 +10,9 @@ use thiserror::Error;
 pub enum ReplayError {
     // The plugin's or this machine's.
     /// The plugin cannot be compiled, or does not compute its golden vectors.
-    #[error("the plugin cannot be replayed on {engine}: {source}; nobody is convicted by a plugin that fails by itself")]
+    #[error(
+        "the plugin cannot be replayed on {engine}: {source}; nobody is convicted by a plugin that fails by itself"
+    )]
     Engine {
         /// The engine.
         engine: &'static str,
@@ -23,7 +25,9 @@ pub enum ReplayError {
 
     // The log's.
     /// Leaves that were read are not those of the checkpoint.
-    #[error("the {leaves} leaves that were read have the root {found}, the checkpoint says {expected}; read the log again, and audit it")]
+    #[error(
+        "the {leaves} leaves that were read have the root {found}, the checkpoint says {expected}; read the log again, and audit it"
+    )]
     Root {
         /// Leaves read.
         leaves: u64,

@@ -86,7 +86,8 @@ impl ProbeSource for FolderProbes {
 
     fn read(&self, name: &ProbeName) -> Result<Option<Vec<u8>>, ReplayError> {
         let path = self.folder.join(name.to_string());
-        let failed = |what: &dyn std::fmt::Display| ReplayError::Probes(format!("{}: {what}", path.display()));
+        let failed =
+            |what: &dyn std::fmt::Display| ReplayError::Probes(format!("{}: {what}", path.display()));
         let metadata = match path.metadata() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(&error)),
@@ -105,9 +106,11 @@ impl ProbeSource for FolderProbes {
 
 impl<F: Fn(&str, usize) -> Result<Option<Vec<u8>>, String>> ProbeSource for ServedProbes<F> {
     fn list(&self) -> Result<Vec<ProbeName>, ReplayError> {
-        let failed = |error: &dyn std::fmt::Display| ReplayError::Probes(format!("{PROBE_INDEX_PATH}: {error}"));
+        let failed =
+            |error: &dyn std::fmt::Display| ReplayError::Probes(format!("{PROBE_INDEX_PATH}: {error}"));
         let list = (self.read)(PROBE_INDEX_PATH, MAX_PROBE_INDEX_BYTES).map_err(|error| failed(&error))?;
-        let list = list.ok_or_else(|| failed(&"there is none here; is this the address of probe records?"))?;
+        let list =
+            list.ok_or_else(|| failed(&"there is none here; is this the address of probe records?"))?;
         let text = std::str::from_utf8(&list).map_err(|_| failed(&"it is not text"))?;
         let names = ProbeName::parse_list(text).map_err(|error| failed(&error))?;
         if names.len() > MAX_PROBE_FILES {

@@ -117,7 +117,9 @@ impl LoggedReceipts {
         match self.receipts.get(name) {
             Some(Ok(receipt)) => Ok(receipt),
             Some(Err(reason)) => Err(reason.clone()),
-            None => Err("no receipt with this session and number is in the log up to the checkpoint".to_owned()),
+            None => {
+                Err("no receipt with this session and number is in the log up to the checkpoint".to_owned())
+            }
         }
     }
 

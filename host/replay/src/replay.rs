@@ -132,7 +132,10 @@ impl<'a> Replayer<'a> {
         let terms = &receipt.terms;
         let unknown = |reason: String| (Verdict::Unknown { reason }, Vec::new());
         let Some((_, model)) = self.models.iter().find(|(digest, _)| *digest == terms.model) else {
-            return unknown(format!("the receipt's model {} is not here; give its file with --model", terms.model));
+            return unknown(format!(
+                "the receipt's model {} is not here; give its file with --model",
+                terms.model
+            ));
         };
         if !self.engines.contains_key(&terms.plugin) && self.engines.len() >= MAX_PLUGINS {
             return unknown(format!("the receipts name more than {MAX_PLUGINS} plugins; audit them apart"));
@@ -141,7 +144,11 @@ impl<'a> Replayer<'a> {
         let engines = self.engines.entry(terms.plugin).or_insert_with(|| {
             let plugin = find(terms.plugin)?;
             if plugin.digest().0 != terms.plugin.0 {
-                return Err(format!("the plugin found is {}, the receipt names {}", plugin.digest(), terms.plugin));
+                return Err(format!(
+                    "the plugin found is {}, the receipt names {}",
+                    plugin.digest(),
+                    terms.plugin
+                ));
             }
             Engines::new(&plugin, limits).map_err(|error| error.to_string())
         });

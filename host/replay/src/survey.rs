@@ -128,6 +128,7 @@ pub fn checked<'r>(
 /// Checks a file against its receipt.
 fn check(file: &ProbeFile, receipt: &LoggedReceipt) -> Result<(), String> {
     let receipt = receipt.signed.receipt();
+    file.check(receipt).map_err(|error| error.to_string())?;
     // Every counted call has its result among the work items.
     if file.size < receipt.counters.calls {
         return Err(format!(
@@ -135,5 +136,5 @@ fn check(file: &ProbeFile, receipt: &LoggedReceipt) -> Result<(), String> {
             file.size, receipt.counters.calls
         ));
     }
-    file.check(receipt).map_err(|error| error.to_string())
+    Ok(())
 }

@@ -126,7 +126,8 @@ fn difference(right: &[u8], got: &[u8], columns: usize) -> String {
     match differing().next() {
         Some((at, (right, got))) => {
             let (row, column) = (at / columns.max(1), at % columns.max(1));
-            let bits = |bytes: &[u8]| bytes.iter().rev().map(|byte| format!("{byte:02x}")).collect::<String>();
+            let bits =
+                |bytes: &[u8]| bytes.iter().rev().map(|byte| format!("{byte:02x}")).collect::<String>();
             let (right, got) = (bits(right), bits(got));
             format!("{count} values differ, first row {row} column {column}: {got} where {right} is right")
         }
