@@ -1,6 +1,7 @@
 //! The ledger: keeps receipts and the notes they rest on, moves credit, answers questions about it.
 //!
-//! Without the feature `server` this crate is the client alone: [`client::Client`] with the answers in [`api`]. With it
+//! Without the feature `server` this crate is the client, [`client::Client`] with the answers in [`api`], and the reader of the
+//! public [`log`]. With it
 //! come the store (SQLite), the HTTP service and the logic of the binary `kvasir-ledger`. Formats are `kvasir-wire`'s;
 //! `docs/ledger.md` describes the whole.
 
@@ -10,6 +11,7 @@
 pub mod api;
 pub mod client;
 pub mod files;
+pub mod log;
 pub mod plain_text;
 
 #[cfg(feature = "server")]

@@ -199,12 +199,17 @@ impl Note {
 
     /// Appends the line for a signature that was made elsewhere; refuses it where it does not verify.
     pub fn append(&mut self, verifier: &Verifier, signature: &Signature) -> Result<(), NoteError> {
-        if self.signatures.len() == MAX_NOTE_SIGNATURES {
-            return Err(NoteError::TooManySignatures);
-        }
         let line =
             SignatureLine { name: verifier.name.clone(), id: verifier.id, signature: signature.0.to_vec() };
         verifier.verify_line(&self.text, &line)?;
+        self.append_unverified(line)
+    }
+
+    /// Appends a line as it is, for keys of kinds that notes do not know, such as cosignatures.
+    pub fn append_unverified(&mut self, line: SignatureLine) -> Result<(), NoteError> {
+        if self.signatures.len() == MAX_NOTE_SIGNATURES {
+            return Err(NoteError::TooManySignatures);
+        }
         self.signatures.push(line);
         let length = self.to_string().len();
         if length > MAX_NOTE_BYTES {
@@ -331,6 +336,13 @@ impl SignatureLine {
         let decoded = STANDARD.decode(encoded).ok()?;
         let (id, signature) = decoded.split_first_chunk::<4>()?;
         (!signature.is_empty()).then(|| Self { name, id: NoteKeyId(*id), signature: signature.to_vec() })
+    }
+}
+
+impl fmt::Display for NoteKeyId {
+    /// Eight hexadecimal digits, as in verifier keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
     }
 }
 
