@@ -1,9 +1,11 @@
-//! The notes that move money besides receipts: prices, grants, fundings, delegations, settlements, corrections.
+//! The notes that move money besides receipts: prices, grants, fundings, delegations, settlements, corrections,
+//! and what auditors find.
 //!
 //! Each is a signed note with a fixed line grammar and exactly one signature line, by the key of its role. What a note
 //! means hangs on its text alone; grants and prices are referred to by the leaf hash of the whole note, so their
 //! signer should make one signature (ed25519 signing is deterministic) and hand that note round.
 
+mod audit;
 mod settlement;
 
 use std::fmt;
@@ -12,6 +14,7 @@ use std::str::FromStr;
 use kvasir_merkle::Hash;
 use thiserror::Error;
 
+pub use audit::{Audit, AuditVerdict, VerdictError};
 pub use settlement::{
     Correction, MAX_REASON_BYTES, MAX_SETTLED_SESSIONS, PENDING_SECONDS, SettledSession, Settlement,
     SettlementId,

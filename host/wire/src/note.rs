@@ -111,6 +111,8 @@ pub enum Signer {
     Settler,
     /// A wallet: delegations.
     Wallet,
+    /// An auditor: findings.
+    Auditor,
 }
 
 /// First four bytes of SHA-256(name, LF, type, key): finds a key quickly, proves nothing.
@@ -378,6 +380,7 @@ impl Signer {
             Signer::Treasury => "treasury",
             Signer::Settler => "settler",
             Signer::Wallet => "wallet",
+            Signer::Auditor => "auditor",
         }
     }
 

@@ -3,10 +3,10 @@
 
 use kvasir_merkle::leaf_hash;
 use kvasir_wire::account::{
-    AccountError, Correction, Delegation, Fund, Grant, MAX_SETTLED_SESSIONS, Price, SettledSession,
-    Settlement, SettlementId, Statement,
+    AccountError, Audit, AuditVerdict, Correction, Delegation, Fund, Grant, MAX_SETTLED_SESSIONS, Price,
+    SettledSession, Settlement, SettlementId, Statement,
 };
-use kvasir_wire::id::{KeyDigest, SessionId, WalletDigest, sha256};
+use kvasir_wire::id::{KeyDigest, ModelDigest, PluginDigest, SessionId, WalletDigest, sha256};
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::money::{MeteredBytes, NanoKvr, PricePerByte};
 use kvasir_wire::note::{NetworkName, Note, Signer};
@@ -61,6 +61,24 @@ fn settlement() -> Settlement {
 fn correction() -> Correction {
     let reason = "the plugin was quarantined: see dispute 7".to_owned();
     Correction { network: network(), settlement: SettlementId([5; 32]), reason, at: 10 }
+}
+
+fn audit() -> Audit {
+    Audit {
+        network: network(),
+        auditor: key(6).public(),
+        session: SessionId([0x11; 32]),
+        seq: 3,
+        index: 17,
+        work: leaf_hash(b"work"),
+        verdict: AuditVerdict::Convicted,
+        expected: leaf_hash(b"right"),
+        got: leaf_hash(b"wrong"),
+        model: ModelDigest([0x22; 32]),
+        plugin: PluginDigest([0x33; 32]),
+        checkpoint: leaf_hash(b"checkpoint"),
+        at: 10,
+    }
 }
 
 fn check<S: Statement + PartialEq + std::fmt::Debug>(statement: &S, expected: &str, signer: u8) {
@@ -204,4 +222,30 @@ fn impossible_values_are_refused() {
         wordy.reason = reason;
         assert!(wordy.sign(&key(1)).is_err());
     }
+}
+
+#[test]
+fn an_audit_names_its_signer_and_two_digests_that_differ() {
+    let expected = format!(
+        "kvasir.example/audit@v1\nnetwork atlas\nauditor {}\nsession {}\nseq 3\nindex 17\nwork {}\nverdict convicted\n\
+         expected {}\ngot {}\nmodel {}\nplugin {}\ncheckpoint {}\nat 10\n",
+        key(6).public(),
+        "11".repeat(32),
+        leaf_hash(b"work"),
+        leaf_hash(b"right"),
+        leaf_hash(b"wrong"),
+        "22".repeat(32),
+        "33".repeat(32),
+        leaf_hash(b"checkpoint"),
+    );
+    check(&audit(), &expected, 6);
+    let note = audit().sign(&key(6)).unwrap();
+    assert_eq!(Audit::verify_own(&note), Ok(audit()));
+    let by_another = audit().sign(&key(7)).unwrap();
+    assert_eq!(Audit::verify_own(&by_another), Err(AccountError::Signer(Signer::Auditor)));
+    let impossible = |audit: Audit| Audit::parse(&audit.text()).unwrap_err();
+    let alike = Audit { got: audit().expected, ..audit() };
+    assert!(matches!(impossible(alike), AccountError::Impossible(_)));
+    assert!(matches!(impossible(Audit { seq: 0, ..audit() }), AccountError::Impossible(_)));
+    assert!(Audit::parse(&audit().text().replace("convicted", "acquitted")).is_err());
 }
