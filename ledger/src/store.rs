@@ -6,6 +6,7 @@
 
 mod answers;
 mod file;
+mod findings;
 mod notes;
 mod receipts;
 mod rows;

@@ -1,6 +1,6 @@
 //! Accepting prices, grants, fundings, delegations and corrections.
 
-use kvasir_wire::account::{AccountError, Correction, Delegation, Fund, Grant, Price, Statement};
+use kvasir_wire::account::{AccountError, Audit, Correction, Delegation, Fund, Grant, Price, Statement};
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::note::Note;
 use rusqlite::params;
@@ -13,8 +13,8 @@ use crate::refusal::{LedgerError, Refusal};
 impl Writing<'_> {
     pub(super) fn note(&mut self, note: Note) -> Result<Accepted, LedgerError> {
         let kind = note.text().lines().next().unwrap_or_default();
-        let is_kept =
-            [Price::KIND, Grant::KIND, Fund::KIND, Delegation::KIND, Correction::KIND].contains(&kind);
+        let is_kept = [Price::KIND, Grant::KIND, Fund::KIND, Delegation::KIND, Correction::KIND, Audit::KIND]
+            .contains(&kind);
         if is_kept && let Some(first) = self.stored(&note)? {
             return Ok(accepted(first));
         }
@@ -24,10 +24,11 @@ impl Writing<'_> {
             Fund::KIND => self.fund(note),
             Delegation::KIND => self.delegation(note),
             Correction::KIND => self.correction(note),
+            Audit::KIND => self.audit(note),
             other => {
                 let other: String = other.chars().take(80).collect();
                 let message = format!("`{other}` is no kind of note that is kept here");
-                let advice = "send price, grant, fund, delegate and correct notes here, receipts to /v1/receipts and \
+                let advice = "send price, grant, fund, delegate, correct and audit notes here, receipts to /v1/receipts and \
                               settlements to /v1/settlements";
                 Err(Refusal::new(400, "unknown_kind", message, advice).into())
             }
@@ -118,6 +119,16 @@ impl Writing<'_> {
         let (pending, payer) = (Owner::Pending(settled.payee), Owner::Payer(settled.payer));
         self.post(settled.entry, "reverse", pending, payer, settled.nanokvr)?;
         Ok(accepted)
+    }
+
+    /// A statement that names the key that signs it.
+    pub(super) fn verified_own<S: Statement>(
+        &self,
+        note: &Note,
+        named: impl Fn(&S) -> PublicKey,
+    ) -> Result<S, LedgerError> {
+        let key = named(&S::parse(note.text()).map_err(Refusal::from)?);
+        self.verified(note, &[key])
     }
 
     fn verified<S: Statement>(&self, note: &Note, keys: &[PublicKey]) -> Result<S, LedgerError> {

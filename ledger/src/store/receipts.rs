@@ -275,6 +275,17 @@ impl Writing<'_> {
         }
     }
 
+    /// The receipt with this number, and its entry.
+    pub(super) fn receipt_of(
+        &self,
+        session: SessionId,
+        seq: u64,
+    ) -> Result<Option<(StoredNote, Receipt)>, LedgerError> {
+        let Some(entry) = self.neighbour(session, seq, "seq = ?")? else { return Ok(None) };
+        let receipt = read_receipt(&entry).map_err(|error| self.damaged(entry.index, error))?;
+        Ok(Some((entry, receipt)))
+    }
+
     fn keep_conflict(&mut self, against: &StoredNote, note: &Note) -> Result<(), LedgerError> {
         let keep = "INSERT OR IGNORE INTO conflicts (id, against, received, note)
                     SELECT ?1, ?2, ?3, ?4 WHERE (SELECT COUNT(*) FROM conflicts WHERE against = ?2) < ?5";
