@@ -13,12 +13,13 @@ pub mod client;
 pub mod files;
 pub mod log;
 pub mod plain_text;
-pub mod witness;
 
 #[cfg(feature = "server")]
 pub mod command;
 #[cfg(feature = "server")]
 pub mod config;
+#[cfg(feature = "server")]
+mod explorer;
 #[cfg(feature = "server")]
 pub mod refusal;
 #[cfg(feature = "server")]

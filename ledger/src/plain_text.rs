@@ -52,7 +52,7 @@ fn escape(text: &str, allowed: impl Fn(char) -> bool) -> Cow<'_, str> {
 
 /// Line and paragraph separators, and marks that change the order in which text is shown.
 fn turns_around(character: char) -> bool {
-    matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    matches!(character, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -61,8 +61,8 @@ mod tests {
 
     #[test]
     fn control_characters_are_shown_and_never_obeyed() {
-        let forged = "a\u{1b}[2J\nFAKE\r\u{7f}\u{9b}\u{202e}\u{e4}";
-        assert_eq!(one_line(forged), "a\\u{1b}[2J\\nFAKE\\r\\u{7f}\\u{9b}\\u{202e}\u{e4}");
+        let forged = "a\u{1b}[2J\nFAKE\r\u{7f}\u{9b}\u{61c}\u{202e}\u{e4}";
+        assert_eq!(one_line(forged), "a\\u{1b}[2J\\nFAKE\\r\\u{7f}\\u{9b}\\u{61c}\\u{202e}\u{e4}");
         assert_eq!(printable("a\nb\t"), "a\nb\\t");
         let mut out = Vec::new();
         LineWriter(&mut out).write_all(b"one\ntwo \xff\n").unwrap();

@@ -4,7 +4,7 @@
 //! note is stored or not, and sending it again gives the answer. For the LAN: no TLS, no credentials; what a note may do
 //! hangs on its signatures.
 
-pub(crate) mod connections;
+mod connections;
 mod reader;
 mod writer;
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -28,9 +28,10 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use crate::api::{Accepted, DEFAULT_PAGE, Ready, STORED_BEFORE, STORED_HEADER, STORED_NOW};
+use crate::explorer::{self, Explorer};
 use crate::refusal::{LedgerError, Refusal};
 use crate::store::{Answers, Store, sqlite_version};
-use reader::Readers;
+pub(crate) use reader::Readers;
 use writer::Writer;
 
 /// How long one request may take: its head, and again its body and the answer.
@@ -88,10 +89,12 @@ pub async fn serve_within(
     clock: Clock,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), LedgerError> {
-    let readers = Readers::open(store.path(), &network)?;
+    let readers = Arc::new(Readers::open(store.path(), &network)?);
+    let folder = store.path().parent().map(ToOwned::to_owned).unwrap_or_default();
+    let pages = Explorer::new(readers.clone(), folder, network.clone(), clock.clone());
     let (writer, writing) = Writer::start(store, clock.clone());
     let service = Service(Arc::new(Inner { writer: writer.clone(), readers, network, clock }));
-    connections::run(listener, routes(service, limits.request_time), limits, stop).await;
+    connections::run(listener, routes(service, pages, limits.request_time), limits, stop).await;
     let _ = tokio::task::spawn_blocking(move || {
         writer.end();
         writing.join()
@@ -113,12 +116,12 @@ struct Service(Arc<Inner>);
 
 struct Inner {
     writer: Writer,
-    readers: Readers,
+    readers: Arc<Readers>,
     network: NetworkName,
     clock: Clock,
 }
 
-fn routes(service: Service, request_time: Duration) -> Router {
+fn routes(service: Service, pages: Explorer, request_time: Duration) -> Router {
     Router::new()
         .route("/v1/receipts", post(post_receipt).get(receipts))
         .route("/v1/notes", post(post_note))
@@ -129,6 +132,7 @@ fn routes(service: Service, request_time: Duration) -> Router {
         .route("/v1/accounts/{account}", get(account))
         .route("/v1/price", get(price))
         .route("/ready", get(ready))
+        .merge(pages.routes())
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_NOTE_BYTES))
@@ -247,9 +251,16 @@ async fn ready(State(service): State<Service>) -> Result<Response, Failure> {
     Ok(ready.into_response())
 }
 
-async fn no_such_path() -> Failure {
+async fn no_such_path(request: Request) -> Response {
+    let accepted = request.headers().get(header::ACCEPT).and_then(|accepted| accepted.to_str().ok());
+    if accepted.is_some_and(|accepted| accepted.contains("text/html"))
+        && !request.uri().path().starts_with("/v1/")
+    {
+        return explorer::no_such_page();
+    }
     let message = "there is nothing at this path";
-    Refusal::new(404, "no_such_path", message, "docs/ledger.md lists the paths").into()
+    Failure::from(Refusal::new(404, "no_such_path", message, "docs/ledger.md lists the paths"))
+        .into_response()
 }
 
 async fn wrong_method() -> Failure {

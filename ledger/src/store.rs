@@ -21,7 +21,7 @@ use kvasir_wire::key::PublicKey;
 use kvasir_wire::note::{NetworkName, Note};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-pub use answers::Answers;
+pub use answers::{Answers, Conflict, Entry, Following, Found, MOST_ROWS, Point, Posting, Stretch};
 pub use file::{OLDEST_SQLITE, open_for_reading, sqlite_version};
 pub use verify::{Balance, VerifyError, VerifyReport};
 

@@ -157,7 +157,7 @@ fn every_refusal_is_json_with_code_message_and_advice() {
     let conflicting = network.sign(&network.first(1, 1, 1)).to_string();
     served.client.post_receipt(&network.sign(&network.first(1, 1, 2))).unwrap();
     for (method, path, body, status, code) in [
-        ("GET", "/", "", 404, "no_such_path"),
+        ("GET", "/v1", "", 404, "no_such_path"),
         ("DELETE", "/v1/receipts", "", 405, "wrong_method"),
         ("POST", "/v1/receipts", "", 400, "malformed_note"),
         ("POST", "/v1/receipts", &"x".repeat(16 * 1024 + 1), 413, "too_large"),

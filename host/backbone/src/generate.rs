@@ -108,23 +108,6 @@ pub fn generate(
     experts: &mut dyn Experts,
     on_event: &mut (dyn FnMut(Event<'_>) -> ControlFlow<()> + Send),
 ) -> Result<Generation, BackboneError> {
-    generate_between(backbone, sequence, prompt, options, experts, on_event, &mut |_| {})
-}
-
-/// As [`generate`]; between its passes, while no call of its own is in flight, `between` may use the experts for something
-/// else. The text does not depend on what.
-///
-/// # Errors
-/// As [`generate`].
-pub fn generate_between(
-    backbone: &Backbone,
-    sequence: &mut Sequence,
-    prompt: &[TokenId],
-    options: &GenerateOptions,
-    experts: &mut dyn Experts,
-    on_event: &mut (dyn FnMut(Event<'_>) -> ControlFlow<()> + Send),
-    between: &mut dyn FnMut(&mut dyn Experts),
-) -> Result<Generation, BackboneError> {
     let sampler = Sampler::new(options.sampler)?;
     if prompt.is_empty() {
         return Err(BackboneError::PromptEmpty);
@@ -133,8 +116,7 @@ pub fn generate_between(
     if tokens > sequence.limit() {
         return Err(BackboneError::PromptTooLong { tokens, limit: sequence.limit() });
     }
-    backbone
-        .within(|| Generator { backbone, sequence, sampler, options, experts, on_event, between }.run(prompt))
+    backbone.within(|| Generator { backbone, sequence, sampler, options, experts, on_event }.run(prompt))
 }
 
 struct Generator<'a> {
@@ -144,7 +126,6 @@ struct Generator<'a> {
     options: &'a GenerateOptions,
     experts: &'a mut dyn Experts,
     on_event: &'a mut (dyn FnMut(Event<'_>) -> ControlFlow<()> + Send),
-    between: &'a mut dyn FnMut(&mut dyn Experts),
 }
 
 impl Generator<'_> {
@@ -180,7 +161,6 @@ impl Generator<'_> {
             if (self.on_event)(Event::Read { done, of: prompt.len() }).is_break() {
                 return Ok(None);
             }
-            (self.between)(self.experts);
         }
         Ok(last)
     }
@@ -203,10 +183,7 @@ impl Generator<'_> {
                 return Ok(Finish::ContextFull);
             }
             match self.pass(&[token], Wanted::Last, &mut generation.decode_timing)? {
-                Some(next) => {
-                    logits = next;
-                    (self.between)(self.experts);
-                }
+                Some(next) => logits = next,
                 None => unreachable!("the pass was asked for the logits of its last token"),
             }
         }

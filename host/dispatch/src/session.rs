@@ -23,7 +23,6 @@ use kvasir_wire::pairing::PairRequest;
 use crate::latency::{Deadlines, Latency, Percentiles};
 use crate::outstanding::{Arrival, Awaited, Outstanding, Sent};
 use crate::placement::ExpertAddress;
-use crate::records::Keeping;
 use crate::split::{Answer, Part};
 use crate::statistics::WorkerStatistics;
 
@@ -102,15 +101,15 @@ impl Session {
     }
 
     /// Sends a part of `call`; its answer goes to `arrive` as part `index` of `id`. Gives the number of the call in this
-    /// session, or nothing when the link takes no more. Nothing on the link depends on why the call is kept.
+    /// session, or nothing when the link takes no more.
     pub(crate) fn ask(
         &self,
         call: &Call,
         part: &Part,
         hidden: usize,
-        (id, index): (CallId, usize),
+        id: CallId,
+        index: usize,
         arrive: &mpsc::Sender<Arrival>,
-        keep: Option<Keeping>,
     ) -> Option<u64> {
         let mode = match part.answer {
             Answer::Sums => Mode::Sum,
@@ -155,7 +154,6 @@ impl Session {
             up,
             rows: part.rows.len() as u64,
             at: Instant::now(),
-            keep: keep.map(|why| (why, payload.clone())),
         };
         {
             let mut state = self.state();

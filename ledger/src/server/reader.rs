@@ -13,7 +13,7 @@ use crate::store::{Answers, open_for_reading};
 /// Questions answered at one time.
 const READERS: usize = 4;
 
-pub(super) struct Readers {
+pub(crate) struct Readers {
     connections: Vec<Mutex<Connection>>,
     next: AtomicUsize,
     path: PathBuf,
@@ -26,7 +26,7 @@ impl Readers {
         Ok(Self { connections, next: AtomicUsize::new(0), path: path.to_owned() })
     }
 
-    pub(super) fn ask<T>(
+    pub(crate) fn ask<T>(
         &self,
         question: impl FnOnce(Answers<'_>) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {

@@ -1,5 +1,7 @@
 //! Reading: what the API and the commands ask. Every answer comes from one snapshot.
 
+mod pages;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -9,6 +11,8 @@ use kvasir_wire::id::{KeyDigest, SessionId, WalletDigest};
 use kvasir_wire::money::{MeteredBytes, NanoKvr};
 use kvasir_wire::note::Note;
 use rusqlite::{Connection, OptionalExtension, params};
+
+pub use pages::{Conflict, Entry, Following, Found, MOST_ROWS, Point, Posting, Stretch};
 
 use super::rows::{self, unsigned};
 use super::{Owner, at, signed};

@@ -1,0 +1,475 @@
+//! The pages over HTTP: what they show, what they escape, what they refuse, and that no question is without a bound.
+#![cfg(feature = "server")]
+#![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+
+mod network;
+#[path = "network/scene.rs"]
+mod scene;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kvasir_ledger::server::{listen, serve};
+use kvasir_ledger::store::{Store, Stretch};
+use network::Network;
+use scene::{END, HOSTILE, Scene};
+use tokio::sync::oneshot;
+
+struct Served {
+    url: String,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Answer {
+    status: u16,
+    headers: ureq::http::HeaderMap,
+    body: String,
+}
+
+impl Served {
+    fn start(path: &Path) -> Self {
+        let network = Network::new();
+        let store = Store::open(path, &network.name, network.keys()).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (listener, address) = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+                tell.send(address).unwrap();
+                let stop = async {
+                    let _ = stopped.await;
+                };
+                serve(listener, store, network.name, Arc::new(|| END), stop).await.unwrap();
+            });
+        });
+        let url = format!("http://{}", told.recv().unwrap());
+        Self { url, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn ask(&self, path: &str, accept: &str) -> Answer {
+        let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0);
+        let agent: ureq::Agent = config.max_redirects_will_error(false).build().into();
+        let mut response = agent.get(format!("{}{path}", self.url)).header("accept", accept).call().unwrap();
+        let headers = response.headers().clone();
+        Answer {
+            status: response.status().as_u16(),
+            headers,
+            body: response.body_mut().read_to_string().unwrap(),
+        }
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.ask(path, "text/html")
+    }
+
+    /// The page at `path`, or where it leads.
+    fn page(&self, path: &str) -> String {
+        let mut answer = self.get(path);
+        if answer.status == 303 {
+            answer = self.get(answer.header("location"));
+        }
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.body
+    }
+
+    /// Where a search leads.
+    fn found(&self, asked: &str) -> String {
+        let answer = self.get(&format!("/search?q={asked}"));
+        assert_eq!(answer.status, 303, "{asked}: {}", answer.body);
+        answer.header("location").to_owned()
+    }
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn played(folder: &Path) -> Scene {
+    let network = Network::new();
+    let path = folder.join("ledger.db");
+    Store::create(&path, &network.name).unwrap();
+    scene::play(&mut Store::open(&path, &network.name, network.keys()).unwrap())
+}
+
+fn start() -> (Served, Scene, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let scene = played(folder.path());
+    (Served::start(&folder.path().join("ledger.db")), scene, folder)
+}
+
+#[test]
+fn every_page_is_a_whole_document_that_needs_no_script_and_nothing_from_elsewhere() {
+    let (served, scene, _folder) = start();
+    let of = &scene.networks[0];
+    for path in [
+        "/".to_owned(),
+        "/receipts".to_owned(),
+        "/settlements".to_owned(),
+        "/wallets".to_owned(),
+        "/entries".to_owned(),
+        "/entries?kind=correct".to_owned(),
+        "/log".to_owned(),
+        format!("/wallet/{}", of.payee()),
+        format!("/wallet/{}/moves", of.payee()),
+        format!("/account/{}", of.payer()),
+        format!("/account/{}/moves", of.payer()),
+        format!("/session/{}", scene.conflict.0.terms.session),
+        format!("/digest/{}", of.worker.public().digest()),
+        format!("/digest/{}?in=receipt.worker", of.worker.public().digest()),
+        format!("/receipts?wallet={}", of.payee()),
+        format!("/settlements?wallet={}", of.payee()),
+        "/entry/0".to_owned(),
+        "/entry/20".to_owned(),
+        "/entry/999999".to_owned(),
+        "/nowhere".to_owned(),
+    ] {
+        let answer = served.get(&path);
+        let missing = path.contains("999999") || path == "/nowhere";
+        assert_eq!(answer.status, if missing { 404 } else { 200 }, "{path}: {}", answer.body);
+        assert_eq!(answer.header("content-type"), "text/html; charset=utf-8", "{path}");
+        let policy = answer.header("content-security-policy");
+        assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{path}: {policy}");
+        assert!(
+            !policy.contains("script-src") && policy.contains("frame-ancestors 'none'"),
+            "{path}: {policy}"
+        );
+        assert_eq!(answer.header("x-content-type-options"), "nosniff", "{path}");
+        assert_eq!(answer.header("referrer-policy"), "no-referrer", "{path}");
+        let body = &answer.body;
+        for part in [
+            "<!DOCTYPE html>",
+            "<html lang=\"en\">",
+            "<meta name=\"viewport\"",
+            "<main id=\"content\"",
+            "<nav aria-label=",
+            "role=\"search\"",
+            "<h1",
+            "<label",
+            "</html>",
+        ] {
+            assert!(body.contains(part), "{path} lacks {part}");
+        }
+        for part in
+            ["<script", "javascript:", " style=", " onclick", "http://", "https://", "//cdn", "<iframe"]
+        {
+            assert!(!body.contains(part), "{path} has {part}");
+        }
+        assert_eq!(body.matches("<h1").count(), 1, "{path}");
+        // Every table scrolls in a box of its own that the keyboard reaches.
+        assert_eq!(
+            body.matches("<table").count(),
+            body.matches("<div class=\"scroll\" role=\"region\"").count(),
+            "{path}"
+        );
+    }
+    for (path, kind) in [("/style.css", "text/css; charset=utf-8"), ("/icon.svg", "image/svg+xml")] {
+        let answer = served.get(path);
+        assert_eq!((answer.status, answer.header("content-type")), (200, kind));
+        assert!(!answer.body.contains("url(") && !answer.body.contains("@import"), "{path}");
+    }
+}
+
+#[test]
+fn what_a_stranger_wrote_is_shown_and_never_obeyed() {
+    let (served, scene, _folder) = start();
+    let reversed = served.page(&format!("/digest/{}", scene.reversed.id()));
+    assert!(reversed.contains("Reversed") && reversed.contains("Correction: settlement"), "{reversed}");
+    let list = served.page("/entries?kind=correct");
+    let entry = list.split("href=\"/entry/").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let page = served.page(&format!("/entry/{entry}"));
+    assert!(
+        page.contains("&lt;script&gt;alert(1)&lt;/script&gt;&lt;img src=x onerror=alert(2)&gt;"),
+        "{page}"
+    );
+    assert!(page.contains("\\u{202e}desrever\\u{202c} &amp; &quot;quoted&quot;"), "{page}");
+    assert!(!page.contains('\u{202e}') && !page.contains("<img src=x"), "{page}");
+    // The note alone is exactly what was signed.
+    let note = served.get(&format!("/entry/{entry}/note"));
+    assert!(note.body.contains(HOSTILE));
+    assert_eq!(note.header("content-type"), "text/plain; charset=utf-8");
+    assert_eq!(note.header("content-disposition"), format!("attachment; filename=\"entry-{entry}.note\""));
+    assert_eq!(note.header("x-content-type-options"), "nosniff");
+
+    let search = served.get("/search?q=%3Cscript%3Ealert(1)%3C/script%3E%E2%80%AE");
+    assert_eq!(search.status, 400);
+    assert!(search.body.contains("&lt;script&gt;") && !search.body.contains('\u{202e}'), "{}", search.body);
+}
+
+#[test]
+fn every_digest_is_found_whole_and_by_its_beginning() {
+    let (served, scene, folder) = start();
+    let network = &scene.networks[0];
+    let receipt = &scene.conflict.0;
+    let note = network.sign(receipt);
+    let store = Store::open(&folder.path().join("ledger.db"), &network.name, network.keys()).unwrap();
+    let at = |leaf: kvasir_merkle::Hash| format!("/entry/{}", store.answers().note(&leaf).unwrap().index);
+    let entry = at(note.leaf_hash());
+    let number = entry.strip_prefix("/entry/").unwrap();
+    let reversed = scene.reversed.id().to_string();
+    let settled_by = served.get(&format!("/digest/{reversed}")).header("location").to_owned();
+    assert!(settled_by.starts_with("/entry/"), "{settled_by}");
+    let wallet = format!("/wallet/{}", network.payee());
+    let worker = format!("/digest/{}", network.worker.public().digest());
+    for (asked, place) in [
+        (number.to_owned(), &entry),
+        (receipt.id().to_string(), &entry),
+        (receipt.id().to_string()[..12].to_owned(), &entry),
+        (note.leaf_hash().to_string(), &entry),
+        (note.leaf_hash().to_string().to_uppercase(), &entry),
+        (network.price().leaf_hash().to_string(), &at(network.price().leaf_hash())),
+        (receipt.terms.session.to_string(), &format!("/session/{}", receipt.terms.session)),
+        (network.payee().to_string(), &wallet),
+        (network.payee().to_string()[..8].to_owned(), &wallet),
+        (network.wallet.public().to_string(), &wallet),
+        (network.worker.public().digest().to_string(), &worker),
+        (network.worker.public().to_string(), &worker),
+        (network.payer().to_string(), &format!("/account/{}", network.payer())),
+        (network.hub.public().digest().to_string(), &format!("/digest/{}", network.hub.public().digest())),
+        (receipt.terms.plugin.to_string(), &format!("/digest/{}", receipt.terms.plugin)),
+        (receipt.terms.model.to_string(), &format!("/digest/{}", receipt.terms.model)),
+        (receipt.counters.work.to_string(), &format!("/digest/{}", receipt.counters.work)),
+    ] {
+        assert_eq!(&served.found(&asked), place, "{asked}");
+        served.page(place);
+    }
+    let found = served.found(&reversed);
+    assert!(served.page(&found).contains("Reversed"), "{found}");
+    // Nothing, too little, too much.
+    for (asked, status) in [
+        ("ab".repeat(32), 404),
+        ("99999999".to_owned(), 404),
+        ("abcdef0".to_owned(), 400),
+        ("%20".to_owned(), 400),
+        ("x".repeat(201), 400),
+        ("a".repeat(65), 400),
+        ("%F0%9F%A6%84".to_owned(), 400),
+    ] {
+        assert_eq!(served.get(&format!("/search?q={asked}")).status, status, "{asked}");
+    }
+}
+
+#[test]
+fn an_entry_shows_its_note_its_place_and_who_signed() {
+    let (served, scene, _folder) = start();
+    let page = served.page(&format!("/digest/{}", scene.conflict.0.id()));
+    let note = scene.networks[0].sign(&scene.conflict.0);
+    assert!(page.contains(&note.to_string()), "the note is shown as it is");
+    for part in [
+        note.leaf_hash().to_string(),
+        scene.conflict.0.id().to_string(),
+        "atlas/worker".to_owned(),
+        "Verified".to_owned(),
+        "/note\"".to_owned(),
+        // Another receipt says something else.
+        "Receipts that contradict this one".to_owned(),
+        scene.conflict.1.id().to_string(),
+        "Settled".to_owned(),
+    ] {
+        assert!(page.contains(&part), "lacks {part}");
+    }
+    // A delegation is signed by the wallet, whose key stands in it.
+    let delegation = served.page("/entries?kind=delegate");
+    let entry = delegation.split("href=\"/entry/").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let page = served.page(&format!("/entry/{entry}"));
+    assert!(page.contains("1 of 1 signatures were verified again"), "{page}");
+}
+
+#[test]
+fn a_wallet_has_the_sums_that_the_ledger_has() {
+    let (served, scene, folder) = start();
+    let network = &scene.networks[0];
+    let store = Store::open(&folder.path().join("ledger.db"), &network.name, network.keys()).unwrap();
+    for network in &scene.networks {
+        let page = served.page(&format!("/wallet/{}", network.payee()));
+        let wallet = store.answers().wallet(network.payee()).unwrap();
+        let grouped = |number: i64| {
+            let digits = number.to_string();
+            let mut shown = String::new();
+            for (at, digit) in digits.chars().enumerate() {
+                if at > 0 && (digits.len() - at).is_multiple_of(3) {
+                    shown.push(',');
+                }
+                shown.push(digit);
+            }
+            shown
+        };
+        for (name, amount) in
+            [("Posted, final", wallet.posted_nanokvr), ("Pending, can be reversed", wallet.pending_nanokvr)]
+        {
+            let tile = page.split(name).nth(1).and_then(|rest| rest.split("</dd>").next()).unwrap();
+            assert!(tile.contains(&format!(">{} nanoKVR<", grouped(amount))), "{name} {amount}: {tile}");
+        }
+        let tile = page.split("Not settled yet").nth(1).and_then(|rest| rest.split("</dd>").next()).unwrap();
+        assert!(tile.contains(&format!("<dd>{} <small", grouped(wallet.unsettled_bytes as i64))), "{tile}");
+        assert!(
+            page.contains("<svg")
+                && page.contains("Credit over time")
+                && page.contains("The same as a table")
+        );
+        let account = store.answers().account(network.payer()).unwrap();
+        let page = served.page(&format!("/account/{}", network.payer()));
+        assert!(page.contains(&format!(">{} nanoKVR<", grouped(account.available_nanokvr))), "{page}");
+        assert!(page.contains(&format!(">{} nanoKVR<", grouped(account.funded_nanokvr))), "{page}");
+    }
+    let totals = served.page("/");
+    assert!(totals.contains("Bytes a day") && totals.contains(">4</a>"), "four wallets");
+}
+
+#[test]
+fn lists_have_pages_that_meet_and_every_parameter_is_bounded() {
+    let (served, scene, folder) = start();
+    let network = &scene.networks[0];
+    let store = Store::open(&folder.path().join("ledger.db"), &network.name, network.keys()).unwrap();
+    let stored: Vec<u64> = store
+        .answers()
+        .entries_page(Some("receipt"), Stretch::Latest, 1_000)
+        .unwrap()
+        .iter()
+        .map(|entry| entry.number)
+        .collect();
+    assert!(stored.len() > 100, "{}", stored.len());
+    let numbers = |page: &str| -> Vec<u64> {
+        let rows = page.split("<th class=\"number\" scope=\"row\"><a href=\"/entry/").skip(1);
+        rows.map(|row| row.split('"').next().unwrap().parse().unwrap()).collect()
+    };
+    let (mut listed, mut path) = (Vec::new(), "/receipts".to_owned());
+    loop {
+        let page = served.page(&path);
+        let rows = numbers(&page);
+        assert!(rows.len() <= 50, "{path}: {}", rows.len());
+        listed.extend(rows);
+        match page.split("rel=\"next\" href=\"").nth(1) {
+            Some(next) => path = next.split('"').next().unwrap().replace("&amp;", "&"),
+            None => break,
+        }
+    }
+    assert_eq!(listed, stored);
+    // And back.
+    let page = served.page(&path);
+    let back = page.split("rel=\"prev\" href=\"").nth(1).unwrap().split('"').next().unwrap();
+    assert_eq!(
+        numbers(&served.page(&back.replace("&amp;", "&"))),
+        stored[stored.len() - 50 - numbers(&page).len()..stored.len() - numbers(&page).len()]
+    );
+
+    let digest = network.payee();
+    for path in [
+        "/receipts?before=-1".to_owned(),
+        "/receipts?before=99999999999999999999999".to_owned(),
+        "/receipts?before=1&after=1".to_owned(),
+        "/receipts?limit=1000000".to_owned(),
+        "/receipts?wallet=abc".to_owned(),
+        "/wallets?page=0".to_owned(),
+        "/wallets?page=101".to_owned(),
+        "/wallets?page=4294967296".to_owned(),
+        "/entries?kind=%3Cb%3E".to_owned(),
+        format!("/entries?kind={}", "a".repeat(33)),
+        "/entry/-1".to_owned(),
+        "/entry/01".to_owned(),
+        "/entry/18446744073709551616".to_owned(),
+        "/entry/abc/note".to_owned(),
+        "/wallet/abc".to_owned(),
+        format!("/wallet/{}", digest.to_string().to_uppercase()),
+        format!("/digest/{digest}?in=receipt"),
+        format!("/digest/{digest}?in=receipt.%27"),
+        "/session/..%2f..".to_owned(),
+        "/search?q=1&x=2".to_owned(),
+    ] {
+        assert_eq!(served.get(&path).status, 400, "{path}");
+    }
+    for path in [
+        format!("/wallet/{}", "0".repeat(64)),
+        format!("/account/{}", "0".repeat(64)),
+        format!("/session/{}", "0".repeat(64)),
+        format!("/digest/{}", "0".repeat(64)),
+        "/entry/18446744073709551615".to_owned(),
+        "/entry/9223372036854775808/note".to_owned(),
+    ] {
+        assert_eq!(served.get(&path).status, 404, "{path}");
+    }
+    for path in
+        ["/receipts?before=18446744073709551615", "/receipts?after=18446744073709551615", "/wallets?page=100"]
+    {
+        assert_eq!(served.get(path).status, 200, "{path}");
+    }
+    // The API keeps its own words for its own callers.
+    for (path, accept) in
+        [("/nowhere", "application/json"), ("/v1/nowhere", "text/html"), ("/nowhere", "*/*")]
+    {
+        let answer = served.ask(path, accept);
+        assert_eq!(answer.status, 404);
+        assert!(answer.body.contains("no_such_path"), "{path} {accept}: {}", answer.body);
+    }
+}
+
+#[test]
+fn the_index_is_kept_made_anew_and_never_in_the_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let scene = played(folder.path());
+    let (path, index) = (folder.path().join("ledger.db"), folder.path().join("explorer.db"));
+    let wallet = format!("/wallet/{}", scene.networks[0].payee());
+    let first = {
+        let served = Served::start(&path);
+        assert!(!index.exists(), "nobody has looked yet");
+        served.page(&wallet)
+    };
+    assert!(index.exists());
+    assert_eq!(Served::start(&path).page(&wallet), first, "kept over a restart");
+    // Another ledger's index, here one of the same network with other entries, is noticed and made anew.
+    let other = tempfile::tempdir().unwrap();
+    let network = Network::new();
+    let other_path = other.path().join("ledger.db");
+    Store::create(&other_path, &network.name).unwrap();
+    let mut store = Store::open(&other_path, &network.name, network.keys()).unwrap();
+    network.prepare(&mut store);
+    drop(store);
+    for ending in ["", "-wal", "-shm"] {
+        let from = folder.path().join(format!("explorer.db{ending}"));
+        if from.exists() {
+            std::fs::copy(from, other.path().join(format!("explorer.db{ending}"))).unwrap();
+        }
+    }
+    let served = Served::start(&other_path);
+    let mut answer = served.get(&wallet);
+    let since = Instant::now();
+    while answer.status == 200 && since.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(20));
+        answer = served.get(&wallet);
+    }
+    assert_eq!(answer.status, 404, "{}", answer.body);
+    drop(served);
+    // What is no index is left alone, and the pages are there all the same.
+    for name in ["explorer.db", "explorer.db-wal", "explorer.db-shm"] {
+        let _ = std::fs::remove_file(folder.path().join(name));
+    }
+    std::fs::write(&index, "somebody's notes about explorers, not a database at all").unwrap();
+    assert_eq!(Served::start(&path).page(&wallet), first);
+    assert!(std::fs::read_to_string(&index).unwrap().starts_with("somebody's notes"));
+}
+
+#[test]
+fn a_ledger_without_entries_has_pages_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    Store::create(&path, &Network::new().name).unwrap();
+    let served = Served::start(&path);
+    for page in ["/", "/receipts", "/settlements", "/wallets", "/entries", "/log"] {
+        served.page(page);
+    }
+    assert_eq!(served.get("/entry/0").status, 404);
+}

@@ -1,0 +1,111 @@
+//! Eleven days of a small network, for tests of what people look at: four wallets, two payers, sessions that go on,
+//! settlements that are pending, posted and reversed, receipts that contradict each other, and a hostile reason.
+#![allow(clippy::unwrap_used, dead_code)] // test support: a failure should fail the test; not every test uses all of it
+
+use kvasir_ledger::store::Store;
+use kvasir_wire::account::{Correction, Settlement, Statement};
+use kvasir_wire::id::{ModelDigest, PluginDigest};
+use kvasir_wire::key::SecretKey;
+use kvasir_wire::receipt::{Receipt, Terms};
+
+use super::network::{Network, START, counters};
+
+pub const DAY: u64 = 86_400;
+pub const DAYS: u64 = 11;
+pub const WALLETS: u8 = 4;
+/// The clock when everything has happened.
+pub const END: u64 = START + (DAYS - 1) * DAY + 7_200;
+/// What a stranger may put into a note.
+pub const HOSTILE: &str =
+    "<script>alert(1)</script><img src=x onerror=alert(2)> \u{202e}desrever\u{202c} & \"quoted\" 'too'";
+
+pub struct Scene {
+    /// One network for each wallet; hub, treasury and settler are the same in all.
+    pub networks: Vec<Network>,
+    /// The settlement that was reversed.
+    pub reversed: Settlement,
+    /// The receipt that another one contradicts, and that other one.
+    pub conflict: (Receipt, Receipt),
+}
+
+/// The network of one wallet.
+pub fn network(wallet: u8) -> Network {
+    let key = |number| SecretKey::from_seed([number; 32]);
+    let (wallet_key, worker, backbone) = (key(50 + wallet), key(60 + wallet), key(70 + wallet % 2));
+    Network { wallet: wallet_key, worker, backbone, ..Network::new() }
+}
+
+/// Number of a wallet's session on a day.
+pub fn session(wallet: u8, day: u64) -> u8 {
+    1 + wallet + WALLETS * u8::try_from(day).unwrap()
+}
+
+/// Lets it all happen in `store`.
+pub fn play(store: &mut Store) -> Scene {
+    let networks: Vec<Network> = (0..WALLETS).map(network).collect();
+    for (nonce, network) in (1..).zip(&networks) {
+        let fund = network.fund(40_000_000_000 * i64::from(nonce), nonce);
+        for note in [network.price(), network.delegation(), network.grant(1_000_000_000), fund] {
+            store.accept_note(note.to_string().as_bytes(), START).unwrap();
+        }
+    }
+    let mut credit = [0i64; WALLETS as usize];
+    let (mut reversed, mut conflict) = (None, None);
+    for day in 0..DAYS {
+        let morning = START + day * DAY;
+        let evening = morning + 3_600;
+        store.sweep(morning).unwrap();
+        for (wallet, network) in (0..WALLETS).zip(&networks) {
+            // The last wallet joins late, the second one rests sometimes.
+            if (wallet == 3 && day < 6) || (wallet == 1 && day % 3 == 1) {
+                continue;
+            }
+            let number = session(wallet, day);
+            let served = (day * 7 + u64::from(wallet) * 3) % 11 + 1;
+            let (up, down) = (served * 212_992, served * 425_984 + 8);
+            let first = first(network, number, morning, (up, down));
+            let second = first.next(counters(up * 2, down * 2), morning + 600, false).unwrap();
+            let last = second.next(counters(up * 3, down * 3), morning + 1_200, day < DAYS - 1).unwrap();
+            for receipt in [&first, &second, &last] {
+                let note = network.sign(receipt);
+                store.accept_receipt(note.to_string().as_bytes(), receipt.to).unwrap();
+            }
+            if (wallet, day) == (0, 8) {
+                let other = first.next(counters(up * 2 + 1, down * 2), morning + 600, false).unwrap();
+                let note = network.sign(&other);
+                store.accept_receipt(note.to_string().as_bytes(), evening).unwrap_err();
+                conflict = Some((second.clone(), other));
+            }
+            // The latest session of the last wallet waits.
+            if wallet == 3 && day == DAYS - 1 {
+                continue;
+            }
+            let bytes = last.billed().get();
+            let part = (number, 1, 3, bytes);
+            let before = &mut credit[usize::from(wallet)];
+            let settlement = network.settlement(&[part], *before, evening);
+            *before += settlement.amount.get();
+            network.settle(store, &settlement).unwrap();
+            if (wallet, day) == (2, 4) {
+                let (of, reason) = (settlement.id(), HOSTILE.to_owned());
+                let correction =
+                    Correction { network: network.name.clone(), settlement: of, reason, at: evening + 60 };
+                let note = correction.sign(&network.treasury).unwrap();
+                store.accept_note(note.to_string().as_bytes(), evening + 60).unwrap();
+                *before -= settlement.amount.get();
+                reversed = Some(settlement);
+            }
+        }
+    }
+    Scene { networks, reversed: reversed.unwrap(), conflict: conflict.unwrap() }
+}
+
+fn first(network: &Network, session: u8, from: u64, (up, down): (u64, u64)) -> Receipt {
+    let terms = Terms {
+        from,
+        model: ModelDigest([7; 32]),
+        plugin: PluginDigest([8 + session % 2; 32]),
+        ..network.terms(session)
+    };
+    Receipt::first(terms, counters(up, down), from + 10, false).unwrap()
+}
