@@ -7,6 +7,7 @@ mod export;
 mod keep;
 mod sign;
 mod submit;
+mod witness;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -58,6 +59,7 @@ enum Command {
     Verify(check::Verify),
     /// Write a table as CSV or JSON
     Export(export::Export),
+    Witness(witness::WitnessCommand),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  kvasir-ledger completions bash > /etc/bash_completion.d/kvasir-ledger"
@@ -86,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Receipts(command) => command.run(json),
         Command::Verify(command) => command.run(json),
         Command::Export(command) => command.run(json),
+        Command::Witness(command) => command.run(json),
         Command::Completions { shell } => {
             let mut command = CommandLine::command();
             // Into memory first: the generator panics where its stream fails.

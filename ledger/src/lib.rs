@@ -13,6 +13,7 @@ pub mod client;
 pub mod files;
 pub mod log;
 pub mod plain_text;
+pub mod witness;
 
 #[cfg(feature = "server")]
 pub mod command;

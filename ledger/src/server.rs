@@ -4,7 +4,7 @@
 //! note is stored or not, and sending it again gives the answer. For the LAN: no TLS, no credentials; what a note may do
 //! hangs on its signatures.
 
-mod connections;
+pub(crate) mod connections;
 mod reader;
 mod writer;
 

@@ -108,6 +108,23 @@ pub fn generate(
     experts: &mut dyn Experts,
     on_event: &mut (dyn FnMut(Event<'_>) -> ControlFlow<()> + Send),
 ) -> Result<Generation, BackboneError> {
+    generate_between(backbone, sequence, prompt, options, experts, on_event, &mut |_| {})
+}
+
+/// As [`generate`]; between its passes, while no call of its own is in flight, `between` may use the experts for something
+/// else. The text does not depend on what.
+///
+/// # Errors
+/// As [`generate`].
+pub fn generate_between(
+    backbone: &Backbone,
+    sequence: &mut Sequence,
+    prompt: &[TokenId],
+    options: &GenerateOptions,
+    experts: &mut dyn Experts,
+    on_event: &mut (dyn FnMut(Event<'_>) -> ControlFlow<()> + Send),
+    between: &mut dyn FnMut(&mut dyn Experts),
+) -> Result<Generation, BackboneError> {
     let sampler = Sampler::new(options.sampler)?;
     if prompt.is_empty() {
         return Err(BackboneError::PromptEmpty);
@@ -116,7 +133,8 @@ pub fn generate(
     if tokens > sequence.limit() {
         return Err(BackboneError::PromptTooLong { tokens, limit: sequence.limit() });
     }
-    backbone.within(|| Generator { backbone, sequence, sampler, options, experts, on_event }.run(prompt))
+    backbone
+        .within(|| Generator { backbone, sequence, sampler, options, experts, on_event, between }.run(prompt))
 }
 
 struct Generator<'a> {
@@ -126,6 +144,7 @@ struct Generator<'a> {
     options: &'a GenerateOptions,
     experts: &'a mut dyn Experts,
     on_event: &'a mut (dyn FnMut(Event<'_>) -> ControlFlow<()> + Send),
+    between: &'a mut dyn FnMut(&mut dyn Experts),
 }
 
 impl Generator<'_> {
@@ -161,6 +180,7 @@ impl Generator<'_> {
             if (self.on_event)(Event::Read { done, of: prompt.len() }).is_break() {
                 return Ok(None);
             }
+            (self.between)(self.experts);
         }
         Ok(last)
     }
@@ -183,7 +203,10 @@ impl Generator<'_> {
                 return Ok(Finish::ContextFull);
             }
             match self.pass(&[token], Wanted::Last, &mut generation.decode_timing)? {
-                Some(next) => logits = next,
+                Some(next) => {
+                    logits = next;
+                    (self.between)(self.experts);
+                }
                 None => unreachable!("the pass was asked for the logits of its last token"),
             }
         }

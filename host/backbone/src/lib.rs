@@ -30,7 +30,9 @@ mod sequence;
 pub use backbone::{Backbone, Feed, MAX_ROWS, Wanted};
 pub use error::{BackboneError, Place};
 pub use experts::{Call, CallId, Completed, Experts, ExpertsError, Pick, Progress, call_blocking};
-pub use generate::{DEFAULT_PREFILL_CHUNK, Event, Finish, GenerateOptions, Generation, generate};
+pub use generate::{
+    DEFAULT_PREFILL_CHUNK, Event, Finish, GenerateOptions, Generation, generate, generate_between,
+};
 pub use kvasir_model::{ExpertIndex, LayerIndex, TokenId};
 pub use kvasir_numerics::RowFormat;
 pub use logits::Logits;

@@ -13,6 +13,8 @@ use kvasir_wire::receipt::{Receipt, ReceiptError, ReceiptKeys, SignedReceipt, Te
 use kvasir_wire::work::{WorkBook, WorkError, WorkItem};
 use thiserror::Error;
 
+use crate::records::{Covered, Records};
+
 /// Why a session's account and the other parties' do not meet. Each of them ends the session.
 #[derive(Debug, Error)]
 pub(crate) enum BooksError {
@@ -46,6 +48,8 @@ pub(crate) struct Books {
     uncut: VecDeque<Answered>,
     last: Option<Receipt>,
     proposed: Option<Proposed>,
+    /// Calls kept for replay until a receipt covers them.
+    pub(crate) records: Records,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +71,16 @@ impl Books {
     /// An empty account. `terms.from` is set by the first cut.
     pub(crate) fn new(terms: Terms, keys: ReceiptKeys) -> Self {
         let book = WorkBook::new();
-        Self { terms, keys, book, metered: (0, 0), uncut: VecDeque::new(), last: None, proposed: None }
+        Self {
+            terms,
+            keys,
+            book,
+            metered: (0, 0),
+            uncut: VecDeque::new(),
+            last: None,
+            proposed: None,
+            records: Records::default(),
+        }
     }
 
     /// Records a result in the order of arrival and compares the worker's running root with this side's.
@@ -130,20 +143,21 @@ impl Books {
         Ok(Countersign::Backbone { text, excluded, signature })
     }
 
-    /// Takes the note with all three signatures, as the ledger keeps it; gives the receipt.
-    pub(crate) fn complete(&mut self, note: &str) -> Result<Receipt, BooksError> {
+    /// Takes the note with all three signatures, as the ledger keeps it; gives the receipt, and the records that it covers.
+    pub(crate) fn complete(&mut self, note: &str) -> Result<(Receipt, Option<Covered>), BooksError> {
         let note = Note::parse(note.as_bytes()).map_err(ReceiptError::from)?;
         let signed = SignedReceipt::verify(note, &self.keys)?;
         match self.proposed.take() {
             Some(proposed) if proposed.receipt == *signed.receipt() => {
                 let fresh = proposed.results.saturating_sub(self.book.tally().cut_at()) as usize;
+                let records = self.records.covered(&proposed.receipt, proposed.results, &self.book)?;
                 self.book.commit(proposed.results, &proposed.excluded)?;
                 for answered in self.uncut.drain(..fresh.min(self.uncut.len())) {
                     self.metered.0 = self.metered.0.saturating_add(answered.up);
                     self.metered.1 = self.metered.1.saturating_add(answered.down);
                 }
                 self.last = Some(proposed.receipt.clone());
-                Ok(proposed.receipt)
+                Ok((proposed.receipt, records))
             }
             other => {
                 self.proposed = other;
@@ -221,13 +235,13 @@ mod tests {
         let [.., key] = keys();
         let (note, excluded) = completed(books.cut(&request(2), &key).unwrap());
         assert_eq!(excluded, [3]);
-        let first = books.complete(&note).unwrap();
+        let (first, _) = books.complete(&note).unwrap();
         assert_eq!((first.counters.calls, first.counters.rows, first.billed().get()), (1, 2, 110));
 
         let next = CutRequest { seq: 2, prev: first.id().0, to: 70, is_final: true, ..request(4) };
         let (note, excluded) = completed(books.cut(&next, &key).unwrap());
         assert!(excluded.is_empty(), "a call is left out once");
-        let second = books.complete(&note).unwrap();
+        let (second, _) = books.complete(&note).unwrap();
         assert_eq!((second.counters.calls, second.billed().get(), second.terms.from), (3, 330, 50));
         assert!(matches!(books.complete(&note), Err(BooksError::Unsigned)));
     }

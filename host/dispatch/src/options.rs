@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use kvasir_model::{LayerIndex, ModelError};
@@ -53,6 +54,17 @@ pub struct SwarmOptions {
     pub connect_timeout: Duration,
     /// How long the orderly end of all sessions may take.
     pub finish_timeout: Duration,
+    /// Which calls are written down for replay, and where.
+    pub keep: KeepOptions,
+}
+
+/// Folders for records of calls (`kvasir_wire::probe`), one file a receipt; none is written where none is named.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeepOptions {
+    /// For probes alone, which anybody may read.
+    pub probes: Option<PathBuf>,
+    /// For every accepted call, probes included. They are derived from prompts: only the files' owner may read them.
+    pub rows: Option<PathBuf>,
 }
 
 impl SwarmOptions {
@@ -73,6 +85,7 @@ impl SwarmOptions {
             grant: GrantTerms::default(),
             connect_timeout: Duration::from_secs(10),
             finish_timeout: Duration::from_secs(15),
+            keep: KeepOptions::default(),
         }
     }
 }

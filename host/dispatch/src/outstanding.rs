@@ -10,6 +10,8 @@ use std::time::Instant;
 
 use kvasir_backbone::CallId;
 
+use crate::records::Keeping;
+
 /// What comes back to a caller: the values of one part, or that there will be none.
 #[derive(Debug)]
 pub(crate) struct Arrival {
@@ -31,7 +33,7 @@ pub(crate) enum Failure {
 }
 
 /// What the books need to know of a call once it is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) layer: u16,
     /// 0 = each expert's rows, 1 = summed rows.
@@ -43,6 +45,8 @@ pub(crate) struct Sent {
     /// Rows of the call.
     pub(crate) rows: u64,
     pub(crate) at: Instant,
+    /// Why it is kept, and its payload; nothing where it is not.
+    pub(crate) keep: Option<(Keeping, Vec<u8>)>,
 }
 
 /// A call that somebody waits for.
@@ -88,7 +92,9 @@ impl Outstanding {
     pub(crate) fn give_up(&mut self, wire_call: u64, late: bool) -> bool {
         match self.awaited.remove(&wire_call) {
             Some(awaited) => {
-                self.given_up.insert(wire_call, GivenUp { sent: awaited.sent, late });
+                // It will not be accepted, so it leaves no record.
+                let sent = Sent { keep: None, ..awaited.sent };
+                self.given_up.insert(wire_call, GivenUp { sent, late });
                 true
             }
             None => false,
@@ -134,7 +140,8 @@ mod tests {
     use super::*;
 
     fn awaited(arrive: &mpsc::Sender<Arrival>) -> Awaited {
-        let sent = Sent { layer: 1, mode: 0, payload: [7; 32], up: 10, rows: 1, at: Instant::now() };
+        let sent =
+            Sent { layer: 1, mode: 0, payload: [7; 32], up: 10, rows: 1, at: Instant::now(), keep: None };
         Awaited { call: CallId(9), part: 2, arrive: arrive.clone(), values: 64, expert_rows: 1, sent }
     }
 

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,23 @@ pub struct RemoteExperts {
     open: BTreeMap<CallId, Open>,
     arrivals: mpsc::Receiver<Arrival>,
     arrive: mpsc::Sender<Arrival>,
+    probing: ProbeSwitch,
+}
+
+/// Says of calls, from the moment they are submitted, whether they are probes: calls whose rows may be published. Workers
+/// are told nothing of it. Off at first; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct ProbeSwitch(Arc<AtomicBool>);
+
+impl ProbeSwitch {
+    /// What is submitted from now on is, or is not, a probe.
+    pub fn set(&self, on: bool) {
+        self.0.store(on, Ordering::Relaxed);
+    }
+
+    fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A call that is not answered yet.
@@ -59,7 +77,20 @@ enum PartState {
 impl RemoteExperts {
     pub(crate) fn new(shared: Arc<Shared>, local: Box<dyn Experts>) -> Self {
         let (arrive, arrivals) = mpsc::channel();
-        Self { shared, local, next: 1, open: BTreeMap::new(), arrivals, arrive }
+        Self {
+            shared,
+            local,
+            next: 1,
+            open: BTreeMap::new(),
+            arrivals,
+            arrive,
+            probing: ProbeSwitch::default(),
+        }
+    }
+
+    /// The switch of these experts: it must be thrown on the thread that submits, between its calls.
+    pub fn probe_switch(&self) -> ProbeSwitch {
+        self.probing.clone()
     }
 }
 
@@ -137,6 +168,8 @@ impl RemoteExperts {
             return Open::whole(call);
         }
         self.shared.count(|statistics| statistics.round_trips += 1);
+        let probe = self.probing.is_on();
+        let keep = self.shared.options.keep.of(probe);
 
         let sums = plan.parts.iter().all(|part| part.answer == Answer::Sums);
         let mut offsets = Vec::new();
@@ -155,7 +188,11 @@ impl RemoteExperts {
         for part in plan.parts {
             let ask = |session: &Arc<Session>| {
                 let expert_rows = part.expert_rows();
-                let asked = session.ask(&open.call, &part, hidden, id, open.parts.len(), &self.arrive)?;
+                let place = (id, open.parts.len());
+                let asked = session.ask(&open.call, &part, hidden, place, &self.arrive, keep)?;
+                if probe {
+                    self.shared.count(|statistics| statistics.records.probe_calls += 1);
+                }
                 let allowance = session.allowance(expert_rows, self.shared.deadlines);
                 Some((Arc::clone(session), asked, Instant::now() + allowance))
             };

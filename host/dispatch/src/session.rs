@@ -23,6 +23,7 @@ use kvasir_wire::pairing::PairRequest;
 use crate::latency::{Deadlines, Latency, Percentiles};
 use crate::outstanding::{Arrival, Awaited, Outstanding, Sent};
 use crate::placement::ExpertAddress;
+use crate::records::Keeping;
 use crate::split::{Answer, Part};
 use crate::statistics::WorkerStatistics;
 
@@ -101,15 +102,15 @@ impl Session {
     }
 
     /// Sends a part of `call`; its answer goes to `arrive` as part `index` of `id`. Gives the number of the call in this
-    /// session, or nothing when the link takes no more.
+    /// session, or nothing when the link takes no more. Nothing on the link depends on why the call is kept.
     pub(crate) fn ask(
         &self,
         call: &Call,
         part: &Part,
         hidden: usize,
-        id: CallId,
-        index: usize,
+        (id, index): (CallId, usize),
         arrive: &mpsc::Sender<Arrival>,
+        keep: Option<Keeping>,
     ) -> Option<u64> {
         let mode = match part.answer {
             Answer::Sums => Mode::Sum,
@@ -154,6 +155,7 @@ impl Session {
             up,
             rows: part.rows.len() as u64,
             at: Instant::now(),
+            keep: keep.map(|why| (why, payload.clone())),
         };
         {
             let mut state = self.state();

@@ -162,7 +162,7 @@ impl SessionTask {
             (Outcome::Rows(_), None) => Err(()),
         };
         let accepted;
-        let sent;
+        let mut sent;
         let refused_in_row;
         {
             let mut state = self.session.state();
@@ -203,7 +203,14 @@ impl SessionTask {
             payload: sent.payload,
             rows: CallResult::rows_digest(&result.outcome),
         };
+        let keep = sent.keep.take().filter(|_| accepted);
+        let index = self.books.results();
         self.books.record(&item, (sent.up, bytes.len() as u64), sent.rows, accepted, &result.work_root)?;
+        if let (Some((why, payload)), Outcome::Rows(rows)) = (keep, &result.outcome)
+            && !self.books.records.keep(index, why, item, payload, rows)
+        {
+            self.shared.count(|statistics| statistics.records.dropped += 1);
+        }
         self.shared.progressed();
         self.session.leave_if_done();
         if refused_in_row >= MAX_REFUSED_IN_ROW {
@@ -255,7 +262,16 @@ impl SessionTask {
                 self.answer_cut()
             }
             ReceiptMessage::Complete { note } => {
-                let receipt = self.books.complete(&note)?;
+                let (receipt, records) = self.books.complete(&note)?;
+                if let Some(records) = records {
+                    // Before the receipt is told to anyone: who has it finds its records.
+                    let written = tokio::task::block_in_place(|| records.write(&self.shared.options.keep));
+                    self.shared.count(|statistics| {
+                        statistics.records.files += written.files;
+                        statistics.records.written += written.records;
+                        statistics.records.failure = written.failure.or(statistics.records.failure.take());
+                    });
+                }
                 let bytes = receipt.billed();
                 {
                     let mut state = self.session.state();

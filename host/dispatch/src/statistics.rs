@@ -27,8 +27,25 @@ pub struct Statistics {
     pub answers_refused: u64,
     /// Time from sending a call to its answer.
     pub latency: Percentiles,
+    /// Probes, and what was written down for replay.
+    pub records: RecordStatistics,
     /// One entry for every session, in the order they joined.
     pub workers: Vec<WorkerStatistics>,
+}
+
+/// Counters of what is kept for replay.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RecordStatistics {
+    /// Messages to workers that were probes; part of `remote_calls`.
+    pub probe_calls: u64,
+    /// Records written, a probe's in each of its files.
+    pub written: u64,
+    /// Files written.
+    pub files: u64,
+    /// Accepted calls without a record, because too many bytes waited for a receipt.
+    pub dropped: u64,
+    /// What went wrong when a file was last not written.
+    pub failure: Option<String>,
 }
 
 impl Statistics {

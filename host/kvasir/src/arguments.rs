@@ -55,6 +55,7 @@ Examples:
   kvasir run \"The capital of France is\"
   kvasir run --tokens 64 --temperature 0.8 --top-p 0.95 --seed 7 \"Kenya is\"
   kvasir run --hub ws://127.0.0.1:7301 --ticket backbone.ticket --key backbone.key --workers 2 \"Ibu kota Jepang adalah\"
+  kvasir run --hub ws://127.0.0.1:7301 --ticket backbone.ticket --key backbone.key --probes probes --keep-rows mine \"Oslo is\"
   echo \"Die Hauptstadt von Norwegen ist\" | kvasir run -")]
     Run(RunArguments),
     /// Lend this machine: hold experts and compute them for a backbone, over one outbound connection.
@@ -187,6 +188,27 @@ pub struct RunArguments {
     /// Loosest class of results to accept from workers [default: exact].
     #[arg(long, env = "KVASIR_ACCEPT", value_name = "CLASS")]
     pub accept: Option<AcceptArgument>,
+    #[command(flatten)]
+    pub probes: ProbeArguments,
+}
+
+/// What can be replayed later. All of it concerns calls to workers, that is `--hub`.
+#[derive(Args)]
+pub struct ProbeArguments {
+    /// Mix probes in, public prompts that workers cannot tell from yours, and write their calls to this folder for anybody
+    /// to replay [default: no probes]. They cost time and credit like any other call.
+    #[arg(long, env = "KVASIR_PROBES", value_name = "FOLDER")]
+    pub probes: Option<PathBuf>,
+    /// Passes of probes for each pass of your own text, 0 to 1 [default: 0.02].
+    #[arg(long, env = "KVASIR_PROBE_RATE", value_name = "RATE")]
+    pub probe_rate: Option<operate::probes::ProbeRate>,
+    /// Prompts for probes instead of the bundled ones, one a line.
+    #[arg(long, env = "KVASIR_PROBE_PROMPTS", value_name = "FILE")]
+    pub probe_prompts: Option<PathBuf>,
+    /// Write all calls to this folder, for your own replay. They are derived from your prompts: only you can read the files
+    /// [default: keep none].
+    #[arg(long, env = "KVASIR_KEEP_ROWS", value_name = "FOLDER")]
+    pub keep_rows: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -376,6 +398,17 @@ impl From<AcceptArgument> for operate::choices::AcceptChoice {
     }
 }
 
+impl From<&ProbeArguments> for operate::probes::ProbeOptions {
+    fn from(arguments: &ProbeArguments) -> Self {
+        operate::probes::ProbeOptions {
+            folder: arguments.probes.clone(),
+            rate: arguments.probe_rate,
+            prompts: arguments.probe_prompts.clone(),
+            rows: arguments.keep_rows.clone(),
+        }
+    }
+}
+
 impl TryFrom<&RunArguments> for operate::run::RunOptions {
     type Error = anyhow::Error;
 
@@ -390,6 +423,7 @@ impl TryFrom<&RunArguments> for operate::run::RunOptions {
                 placement: arguments.placement.into(),
                 deadline: arguments.deadline,
                 accept: arguments.accept.map(Into::into),
+                probes: (&arguments.probes).into(),
             }),
             _ => None,
         };

@@ -34,6 +34,13 @@ impl Accumulator {
         self.size
     }
 
+    /// The root of the perfect subtree of `2^level` leaves among the peaks, if there is one.
+    pub(crate) fn peak(&self, level: u32) -> Option<Hash> {
+        let larger = self.size.checked_shr(level)?;
+        // Peaks stand from the highest bit of the size down.
+        if larger & 1 == 1 { self.peaks.get((larger >> 1).count_ones() as usize).copied() } else { None }
+    }
+
     /// The RFC 6962 root over all leaves so far.
     pub fn root(&self) -> Hash {
         let mut from_right = self.peaks.iter().rev();

@@ -12,6 +12,7 @@
 mod accumulator;
 mod hash;
 mod proof;
+mod tail;
 mod tree;
 
 pub use accumulator::Accumulator;
@@ -19,4 +20,5 @@ pub use hash::{EMPTY_ROOT, Hash, HashError, LeafHasher, leaf_hash, node_hash};
 pub use proof::{
     ConsistencyProof, InclusionProof, MAX_PROOF_HASHES, ProofError, verify_consistency, verify_inclusion,
 };
+pub use tail::Tail;
 pub use tree::{Tree, consistency_proof, inclusion_proof, root};

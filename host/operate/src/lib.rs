@@ -29,6 +29,7 @@ pub mod plugin_store;
 pub mod plugin_subject;
 pub mod plugin_test;
 pub mod plugin_tool;
+pub mod probes;
 pub mod process;
 pub mod progress;
 pub mod quarantine;

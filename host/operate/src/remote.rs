@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kvasir_backbone::{Experts, LayerIndex};
-use kvasir_dispatch::{Deadlines, Placement, Swarm, SwarmOptions};
+use kvasir_dispatch::{Deadlines, KeepOptions, Placement, ProbeSwitch, Swarm, SwarmOptions};
 use kvasir_wire::id::PluginDigest;
 use kvasir_wire::ticket::Ticket;
 use serde::Serialize;
@@ -19,6 +19,7 @@ use crate::choices::AcceptChoice;
 use crate::files;
 use crate::key_file;
 use crate::local::Local;
+use crate::probes::ProbeOptions;
 use crate::progress::{LateLine, Spinner};
 use crate::settings::Settings;
 use crate::watch_store::accepted;
@@ -49,6 +50,8 @@ pub struct RemoteOptions {
     pub deadline: Option<Duration>,
     /// The loosest class of results that is accepted; none means the settings file's, or exact.
     pub accept: Option<AcceptChoice>,
+    /// What is probed, and what is kept for replay; the settings file fills the gaps.
+    pub probes: ProbeOptions,
 }
 
 /// How experts are dealt over workers, as named on the command line.
@@ -162,6 +165,8 @@ impl Membership {
         if let Some(deadline) = options.deadline {
             deadlines = Deadlines { floor: deadlines.floor.min(deadline), ceiling: deadline };
         }
+        let probes = settings.probes(&options.probes);
+        let keep = KeepOptions { probes: probes.folder, rows: probes.rows };
         let swarm = Swarm::join(
             Arc::clone(&local.model),
             SwarmOptions {
@@ -171,6 +176,7 @@ impl Membership {
                 deadlines,
                 accepts: settings.accept(options.accept).into(),
                 plugins: accepted(settings, &local.plugin),
+                keep,
                 ..SwarmOptions::new(
                     options.hub.as_str(),
                     read_ticket(&options.ticket)?,
@@ -186,15 +192,27 @@ impl Membership {
         Ok(Membership(swarm))
     }
 
-    /// Routed experts, computed by the workers, and here where they fail.
-    pub fn experts(&self, local: &Local) -> Box<dyn Experts> {
-        Box::new(self.0.experts(Box::new(local.experts())))
+    /// Routed experts, computed by the workers, and here where they fail; and the switch that makes their calls probes.
+    pub fn experts(&self, local: &Local) -> (Box<dyn Experts>, ProbeSwitch) {
+        let experts = self.0.experts(Box::new(local.experts()));
+        let switch = experts.probe_switch();
+        (Box::new(experts), switch)
     }
 
-    /// Leave in order, with final receipts. `tokens` were generated.
-    pub fn finish(self, tokens: usize) -> RemoteReport {
+    /// Leave in order, with final receipts. `tokens` were generated, and so many passes of probes computed in so much time.
+    pub fn finish(self, tokens: usize, (passes, took): (u64, Duration)) -> RemoteReport {
         let statistics = self.0.finish();
+        let records = statistics.records.clone();
         RemoteReport {
+            replay: ReplayReport {
+                probe_passes: passes,
+                probe_calls: records.probe_calls,
+                probe_seconds: took.as_secs_f64(),
+                records: records.written,
+                files: records.files,
+                dropped: records.dropped,
+                failure: records.failure,
+            },
             calls: statistics.accepted,
             recomputed: statistics.failovers,
             round_trips: statistics.round_trips,
@@ -236,8 +254,29 @@ pub struct RemoteReport {
     pub bytes_up: u64,
     /// Payload bytes of results.
     pub bytes_down: u64,
+    /// Probes, and what was kept for replay.
+    pub replay: ReplayReport,
     /// One entry a session.
     pub workers: Vec<WorkerReport>,
+}
+
+/// Probes, and what was written down so that it can be computed again.
+#[derive(Debug, Default, Serialize)]
+pub struct ReplayReport {
+    /// Forward passes of probes.
+    pub probe_passes: u64,
+    /// Messages to workers that were probes; paid for like any other.
+    pub probe_calls: u64,
+    /// Time that one's own text waited for them.
+    pub probe_seconds: f64,
+    /// Records written, a probe's once in each of its files.
+    pub records: u64,
+    /// Files written.
+    pub files: u64,
+    /// Accepted calls without a record: too many bytes waited for a receipt.
+    pub dropped: u64,
+    /// What went wrong when a file was last not written.
+    pub failure: Option<String>,
 }
 
 /// What one worker did.
@@ -272,6 +311,20 @@ impl fmt::Display for RemoteReport {
             "{} calls answered remotely, {} recomputed here, {:.2} round trips a token",
             self.calls, self.recomputed, self.round_trips_per_token
         )?;
+        let replay = &self.replay;
+        if replay.probe_passes > 0 || replay.files > 0 {
+            write!(
+                f,
+                "\n{} passes of probes ({} calls) in {:.2} s; {} records in {} files",
+                replay.probe_passes, replay.probe_calls, replay.probe_seconds, replay.records, replay.files
+            )?;
+        }
+        if replay.dropped > 0 {
+            write!(f, "\n{} calls left no record: they came faster than receipts", replay.dropped)?;
+        }
+        if let Some(failure) = &replay.failure {
+            write!(f, "\nrecords were not written: {failure}")?;
+        }
         for worker in &self.workers {
             write!(
                 f,

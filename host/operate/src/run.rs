@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvasir_backbone::{Event, Experts, Finish, GenerateOptions, Sampler, SamplerOptions, generate};
+use kvasir_backbone::{Event, Experts, Finish, GenerateOptions, Sampler, SamplerOptions, generate_between};
 use kvasir_model::{Message, SpecialText, TokenId, TokenizerError};
 use serde::Serialize;
 use serde_json::json;
@@ -17,6 +17,7 @@ use crate::local::{ComputeOptions, Local};
 use crate::logits::LogitsFile;
 use crate::output;
 use crate::plugin_store;
+use crate::probes::{ProbeRate, Prober, prompts as prompts_of, unforeseeable};
 use crate::remote::{Membership, RemoteOptions, RemoteReport};
 use crate::settings::Settings;
 
@@ -78,24 +79,36 @@ pub fn command(settings: &Settings, options: &RunOptions, json: bool) -> Result<
     let mut logits =
         options.logits.as_deref().map(|path| logits_file(path, settings, options)).transpose()?;
 
+    let probes = options.remote.as_ref().map(|remote| settings.probes(&remote.probes)).unwrap_or_default();
+    let public = probes.folder.as_ref().map(|_| prompts_of(probes.prompts.as_deref())).transpose()?;
+
     let membership =
         options.remote.as_ref().map(|remote| Membership::join(settings, remote, &local)).transpose()?;
-    let mut experts: Box<dyn Experts> = match &membership {
-        Some(membership) => membership.experts(&local),
-        None => Box::new(local.experts()),
+    let (mut experts, mut prober): (Box<dyn Experts>, Option<Prober<'_>>) = match &membership {
+        Some(membership) => {
+            let (experts, switch) = membership.experts(&local);
+            let prober = public.map(|prompts| {
+                let encode = |prompt: &str| encode(&local, prompt, options.chat);
+                Prober::new(probes.rate.unwrap_or(ProbeRate::DEFAULT), prompts, switch, encode, unforeseeable)
+            });
+            (experts, prober)
+        }
+        None => (Box::new(local.experts()), None),
     };
     let mut answers = Vec::new();
     let failed: Result<()> = prompts.iter().zip(&encoded).try_for_each(|(prompt, tokens)| {
         let echo = !json && !options.chat;
         let prompt = (prompt.as_str(), tokens.as_slice());
         let how = (json, echo);
-        answers.push(answer(&local, prompt, &generate_options, experts.as_mut(), logits.as_mut(), how)?);
+        let experts: (&mut dyn Experts, _) = (experts.as_mut(), prober.as_mut());
+        answers.push(answer(&local, prompt, &generate_options, experts, logits.as_mut(), how)?);
         Ok(())
     });
     drop(experts);
+    let cost = prober.as_ref().map_or((0, Duration::ZERO), Prober::cost);
     // Also after a failure: the workers are owed a last receipt.
     let generated = answers.iter().map(|answer| answer.tokens.len()).sum();
-    let remote = membership.map(|membership| membership.finish(generated));
+    let remote = membership.map(|membership| membership.finish(generated, cost));
     failed?;
     if let Some(logits) = logits {
         logits.finish()?;
@@ -137,7 +150,7 @@ fn answer(
     local: &Local,
     (prompt, tokens): (&str, &[TokenId]),
     options: &GenerateOptions,
-    experts: &mut dyn Experts,
+    (experts, mut prober): (&mut dyn Experts, Option<&mut Prober<'_>>),
     mut logits: Option<&mut LogitsFile>,
     (json, echo): (bool, bool),
 ) -> Result<Answer> {
@@ -149,7 +162,12 @@ fn answer(
         output::piece(prompt)?;
     }
     let mut sequence = local.backbone.start();
-    let generation = generate(&local.backbone, &mut sequence, tokens, options, experts, &mut |event| {
+    let mut between = |experts: &mut dyn Experts| {
+        if let Some(prober) = &mut prober {
+            prober.between(&local.backbone, experts);
+        }
+    };
+    let mut on_event = |event: Event<'_>| {
         match event {
             Event::Read { done, of } => progress.read(done, of),
             Event::Chosen { token, logits: values } => {
@@ -165,7 +183,16 @@ fn answer(
             _ => {}
         }
         ControlFlow::Continue(())
-    })
+    };
+    let generation = generate_between(
+        &local.backbone,
+        &mut sequence,
+        tokens,
+        options,
+        experts,
+        &mut on_event,
+        &mut between,
+    )
     .with_context(|| format!("cannot answer the prompt {:?}", shortened(prompt)))?;
     if let Some(error) = failed {
         return Err(error);

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::choices::{AcceptChoice, DeviceChoice, IsolationChoice};
 use crate::files;
+use crate::probes::{ProbeOptions, ProbeRate};
 
 /// The settings file may not be larger: it is read whole.
 const SETTINGS_BYTES_MAX: u64 = 64 * 1024;
@@ -35,6 +36,14 @@ pub struct SettingsFile {
     pub isolation: Option<IsolationChoice>,
     /// The loosest class of results that `run` accepts from workers: `exact` or `tolerance`.
     pub accept: Option<AcceptChoice>,
+    /// Folder for the records of probes that `run` mixes in; none means that it mixes none in.
+    pub probes: Option<PathBuf>,
+    /// Passes of probes for each pass of one's own text, 0 to 1.
+    pub probe_rate: Option<ProbeRate>,
+    /// Prompts for probes instead of the bundled ones, one a line.
+    pub probe_prompts: Option<PathBuf>,
+    /// Folder for the records of all calls of `run`, for its owner's own replay.
+    pub keep_rows: Option<PathBuf>,
 }
 
 /// Folders and defaults of this user.
@@ -120,6 +129,17 @@ impl Settings {
         named.or(self.file.isolation).unwrap_or(IsolationChoice::Process)
     }
 
+    /// What is probed and kept: what was told, else what the settings file says.
+    pub fn probes(&self, told: &ProbeOptions) -> ProbeOptions {
+        let told = told.clone();
+        ProbeOptions {
+            folder: told.folder.or_else(|| self.file.probes.clone()),
+            rate: told.rate.or(self.file.probe_rate),
+            prompts: told.prompts.or_else(|| self.file.probe_prompts.clone()),
+            rows: told.rows.or_else(|| self.file.keep_rows.clone()),
+        }
+    }
+
     /// The loosest class of results that is accepted from workers.
     pub fn accept(&self, named: Option<AcceptChoice>) -> AcceptChoice {
         named.or(self.file.accept).unwrap_or_default()
@@ -157,6 +177,21 @@ mod tests {
         assert_eq!(some.isolation(Some(IsolationChoice::Process)), IsolationChoice::Process);
         assert_eq!(some.device(Some(DeviceChoice::Cpu)), DeviceChoice::Cpu);
         assert_eq!(some.accept(Some(AcceptChoice::Exact)), AcceptChoice::Exact);
+    }
+
+    #[test]
+    fn probes_have_settings_too() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("c.toml");
+        fs::write(&path, "probes = '/p'\nprobe_rate = 0.5\nkeep_rows = '/r'\n").unwrap();
+        let settings = Settings::load(Some(&path), Some(home.path())).unwrap();
+        let told = ProbeOptions { folder: Some("/flag".into()), ..ProbeOptions::default() };
+        let probes = settings.probes(&told);
+        assert_eq!((probes.folder, probes.rows), (Some("/flag".into()), Some("/r".into())));
+        assert_eq!(probes.rate.map(ProbeRate::get), Some(0.5));
+        fs::write(&path, "probe_rate = 1.5\n").unwrap();
+        let error = format!("{:#}", Settings::load(Some(&path), Some(home.path())).unwrap_err());
+        assert!(error.contains("between 0 and 1"), "{error}");
     }
 
     #[test]

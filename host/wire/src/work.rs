@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use kvasir_merkle::{Accumulator, Hash, leaf_hash};
+use kvasir_merkle::{Accumulator, Hash, ProofError, Tail, leaf_hash};
 use thiserror::Error;
 
 use crate::money::{MeteredBytes, MoneyError};
@@ -102,6 +102,9 @@ pub enum WorkError {
     /// Totals beyond 63 bits.
     #[error(transparent)]
     Money(#[from] MoneyError),
+    /// A proof was asked for an item that is not between the last cut and this one.
+    #[error(transparent)]
+    Proof(#[from] ProofError),
 }
 
 impl WorkItem {
@@ -248,6 +251,19 @@ impl WorkBook {
         Ok(Counters { up, down, calls, rows, work: root.root() })
     }
 
+    /// Proofs that the items at `indices`, all of them after the last cut, lie under the root over the first `results`
+    /// results: siblings from the item up, in the order of `indices`.
+    pub fn proofs_at(&self, results: u64, indices: &[u64]) -> Result<Vec<Vec<Hash>>, WorkError> {
+        let (cut, seen) = (self.tally.cut, self.tally.seen());
+        if results < cut || results > seen {
+            return Err(WorkError::OutsideSession { asked: results, cut, seen });
+        }
+        let fresh: Vec<Hash> = self.uncut.iter().take((results - cut) as usize).copied().collect();
+        let tail = Tail::new(&self.root_at_cut, &fresh);
+        let proof = |index: &u64| Ok(tail.inclusion_proof(*index)?.hashes);
+        indices.iter().map(proof).collect()
+    }
+
     /// Makes the cut: the receipt over the first `results` results was signed by all.
     pub fn commit(&mut self, results: u64, excluded: &[u64]) -> Result<(), WorkError> {
         let fresh = results.saturating_sub(self.tally.cut) as usize;
@@ -302,6 +318,25 @@ mod tests {
         assert_eq!((counters.up.get(), counters.calls), (120, 4));
         assert_eq!(book.tally().uncut_bytes(), 1010 * 9);
         assert_eq!(book.running_root(), root(&leaves));
+    }
+
+    #[test]
+    fn items_since_the_last_cut_are_proven_without_those_before() {
+        let mut book = WorkBook::new();
+        (1..=5).for_each(|call| book.record(&item(call), 1, 1, 1).unwrap());
+        book.commit(3, &[]).unwrap();
+        (6..=9).for_each(|call| book.record(&item(call), 1, 1, 1).unwrap());
+        let work = book.counters_at(8, &[]).unwrap().work;
+        let proofs = book.proofs_at(8, &[3, 7]).unwrap();
+        for (index, proof) in [3, 7].into_iter().zip(&proofs) {
+            kvasir_merkle::verify_inclusion(&item(index + 1).leaf(), index, 8, proof, &work).unwrap();
+        }
+        assert!(
+            matches!(book.proofs_at(8, &[2]), Err(WorkError::Proof(_))),
+            "it belongs to an earlier receipt"
+        );
+        assert!(matches!(book.proofs_at(8, &[8]), Err(WorkError::Proof(_))));
+        assert!(matches!(book.proofs_at(10, &[]), Err(WorkError::OutsideSession { .. })));
     }
 
     #[test]

@@ -152,17 +152,7 @@ fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 impl Serve {
     pub(super) fn run(self, json: bool) -> Result<()> {
         let settings = self.config.settings()?;
-        let filter = match std::env::var(LOG_VARIABLE) {
-            Ok(text) => EnvFilter::try_new(&text).with_context(|| format!("{LOG_VARIABLE}={text}"))?,
-            Err(_) => EnvFilter::new("info"),
-        };
-        // A second subscriber in one process (tests) is not worth failing for.
-        let _ = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(|| LineWriter(std::io::stderr()))
-            .with_ansi(false)
-            .log_internal_errors(false)
-            .try_init();
+        start_logging()?;
         for (keys, name, lost) in [
             (&settings.keys.hubs, "hubs", "every receipt will be refused"),
             (&settings.keys.treasury, "treasury", "no price and no funding can be accepted"),
@@ -194,8 +184,24 @@ impl Serve {
     }
 }
 
+/// Logs to standard error what `KVASIR_LOG` asks for.
+pub(super) fn start_logging() -> Result<()> {
+    let filter = match std::env::var(LOG_VARIABLE) {
+        Ok(text) => EnvFilter::try_new(&text).with_context(|| format!("{LOG_VARIABLE}={text}"))?,
+        Err(_) => EnvFilter::new("info"),
+    };
+    // A second subscriber in one process (tests) is not worth failing for.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| LineWriter(std::io::stderr()))
+        .with_ansi(false)
+        .log_internal_errors(false)
+        .try_init();
+    Ok(())
+}
+
 #[cfg(unix)]
-fn stop_signal() -> Result<impl Future<Output = ()> + Send + 'static> {
+pub(super) fn stop_signal() -> Result<impl Future<Output = ()> + Send + 'static> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -208,7 +214,7 @@ fn stop_signal() -> Result<impl Future<Output = ()> + Send + 'static> {
 }
 
 #[cfg(not(unix))]
-fn stop_signal() -> Result<impl Future<Output = ()> + Send + 'static> {
+pub(super) fn stop_signal() -> Result<impl Future<Output = ()> + Send + 'static> {
     Ok(async {
         // Without a handler the service runs until it is killed; nothing acknowledged is lost by that.
         if tokio::signal::ctrl_c().await.is_err() {

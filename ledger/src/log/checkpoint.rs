@@ -108,6 +108,15 @@ impl SignedCheckpoint {
         Ok(Self { checkpoint, note })
     }
 
+    /// The same with the log's own line alone: what others signed is not everybody's to keep.
+    pub fn of_log_alone(&self, log: &Verifier) -> Result<Self, CheckpointError> {
+        let mut note = Note::unsigned(self.note.text())?;
+        let own =
+            self.note.signatures().iter().filter(|line| line.name == *log.name() && line.id == log.id());
+        own.cloned().try_for_each(|line| note.append_unverified(line))?;
+        Ok(Self { checkpoint: self.checkpoint.clone(), note })
+    }
+
     /// What the log said.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
@@ -134,13 +143,13 @@ impl SignedCheckpoint {
 }
 
 /// `0` or a decimal without leading zeros, at most 2^63 - 1.
-pub(super) fn decimal(text: &str) -> Option<u64> {
+pub(crate) fn decimal(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let canonical = digits && (text.len() == 1 || !text.starts_with('0'));
     text.parse().ok().filter(|number| canonical && i64::try_from(*number).is_ok())
 }
 
 /// A hash in canonical base64.
-pub(super) fn hash_from_base64(text: &str) -> Option<Hash> {
+pub(crate) fn hash_from_base64(text: &str) -> Option<Hash> {
     STANDARD.decode(text).ok()?.try_into().ok().map(Hash)
 }

@@ -15,6 +15,7 @@ mod source;
 mod tile;
 
 pub use checkpoint::{Checkpoint, CheckpointError, MAX_CHECKPOINT_BYTES, SignedCheckpoint, log_verifier};
+pub(crate) use checkpoint::{decimal, hash_from_base64};
 pub use cosignature::{Cosignature, CosignatureError, CosignerKey, cosign};
 pub use policy::{MAX_POLICY_BYTES, MAX_POLICY_LINES, Policy, PolicyError, Quorum};
 pub use proof_file::{MAX_PROOF_FILE_BYTES, ProofFile, ProofFileError};

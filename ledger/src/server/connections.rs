@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// Serves until `stop` completes; then answers what is in flight, for as long as one request may take.
-pub(super) async fn run(
+pub(crate) async fn run(
     listener: TcpListener,
     routes: Router,
     limits: ServeLimits,

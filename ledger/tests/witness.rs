@@ -1,0 +1,215 @@
+//! A witness in dialogue with logs that are honest, forgetful or dishonest.
+#![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+
+use std::path::Path;
+use std::sync::Arc;
+
+use kvasir_ledger::log::*;
+use kvasir_ledger::witness::{AddCheckpoint, MAX_REQUEST_BYTES, Witness, client, service};
+use kvasir_merkle::{EMPTY_ROOT, Hash, Tree, leaf_hash};
+use kvasir_wire::id::sha256;
+use kvasir_wire::key::SecretKey;
+use kvasir_wire::note::KeyName;
+
+const NOW: u64 = 1_790_000_000;
+
+fn key(seed: u8) -> SecretKey {
+    SecretKey::from_seed([seed; 32])
+}
+
+fn origin() -> KeyName {
+    "log.example".parse().unwrap()
+}
+
+fn tree(leaves: u64, history: &str) -> Tree {
+    (0..leaves).map(|index| leaf_hash(format!("{history} {index}").as_bytes())).collect()
+}
+
+fn head(size: u64, root: Hash, seed: u8) -> SignedCheckpoint {
+    Checkpoint { origin: origin(), size, root }.sign(&key(seed)).unwrap()
+}
+
+fn request(old: u64, tree: &Tree) -> AddCheckpoint {
+    let proof = if old == 0 || old >= tree.size() {
+        Vec::new()
+    } else {
+        tree.consistency_proof(old, tree.size()).unwrap().hashes
+    };
+    AddCheckpoint { old, proof, checkpoint: head(tree.size(), tree.root(), 1).note().clone() }
+}
+
+fn witness(folder: &Path) -> Witness {
+    let log = log_verifier(&origin(), key(1).public());
+    Witness::new("w.example".parse().unwrap(), key(9), [log], folder.to_owned())
+}
+
+/// A witness over HTTP, for as long as this value lives.
+struct Served {
+    url: String,
+    _stop: tokio::sync::oneshot::Sender<()>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+fn serve(folder: &Path) -> Served {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let until = async move {
+        let _ = stopped.await;
+    };
+    runtime.spawn(service::serve(listener, witness(folder), Arc::new(|| NOW), until));
+    Served { url, _stop: stop, _runtime: runtime }
+}
+
+fn post(url: &str, body: impl Into<Vec<u8>>) -> (u16, String, String) {
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let mut answer = agent.post(format!("{url}/add-checkpoint")).send(body.into()).unwrap();
+    let kind = answer.headers().get("content-type").map_or("", |kind| kind.to_str().unwrap()).to_owned();
+    (answer.status().as_u16(), kind, answer.body_mut().read_to_string().unwrap())
+}
+
+#[test]
+fn a_dialogue_in_the_codes_of_the_specification() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = serve(folder.path());
+    let (five, nine, other) = (tree(5, "a"), tree(9, "a"), tree(9, "b"));
+    let unknown = Checkpoint { origin: "else.example".parse().unwrap(), size: 5, root: five.root() };
+    let unknown =
+        AddCheckpoint { old: 0, proof: vec![], checkpoint: unknown.sign(&key(1)).unwrap().note().clone() };
+    let by_stranger =
+        AddCheckpoint { checkpoint: head(5, five.root(), 2).note().clone(), ..request(0, &five) };
+    let mut wrong_proof = request(5, &nine);
+    wrong_proof.proof[0].0[0] ^= 1;
+    let mut proof_from_nothing = request(0, &five);
+    proof_from_nothing.proof.push(Hash([1; 32]));
+    let empty_with_root = head(5, five.root(), 1).note().to_string().replacen("\n5\n", "\n0\n", 1);
+
+    let steps: Vec<(&str, Vec<u8>, u16)> = vec![
+        ("no request", b"hello\n".to_vec(), 400),
+        ("no number", b"old 05\n\n".to_vec(), 400),
+        ("too long", vec![b'a'; MAX_REQUEST_BYTES + 1], 413),
+        ("another log", unknown.to_string().into(), 404),
+        ("signed by a stranger", by_stranger.to_string().into(), 403),
+        ("an empty log with a root", format!("old 0\n\n{empty_with_root}").into(), 422),
+        ("a proof from nothing", proof_from_nothing.to_string().into(), 422),
+        ("not from the start", request(5, &nine).to_string().into(), 409),
+        ("the first head", request(0, &five).to_string().into(), 200),
+        ("the first head again, from nothing", request(0, &five).to_string().into(), 409),
+        ("the same head", request(5, &five).to_string().into(), 200),
+        ("the same size, another history", request(5, &tree(5, "b")).to_string().into(), 422),
+        ("a wrong proof", wrong_proof.to_string().into(), 422),
+        ("another history", request(5, &other).to_string().into(), 422),
+        ("old larger than new", request(5, &tree(4, "a")).to_string().into(), 400),
+        ("a longer log", request(5, &nine).to_string().into(), 200),
+        ("back to the shorter one", request(5, &five).to_string().into(), 409),
+        ("the same, proven from a size of the past", request(4, &nine).to_string().into(), 409),
+    ];
+    let cosigner = witness(folder.path()).cosigner();
+    for (what, body, status) in steps {
+        let text = String::from_utf8_lossy(&body).into_owned();
+        let (found, kind, answer) = post(&served.url, body);
+        assert_eq!(found, status, "{what}: {answer}");
+        match status {
+            200 => {
+                let sent = AddCheckpoint::parse(text.as_bytes()).unwrap().checkpoint;
+                let note = format!("{}\n{answer}", sent.text());
+                let note = kvasir_wire::note::Note::parse(note.as_bytes()).unwrap();
+                assert_eq!(cosigner.verify(&note).unwrap().unwrap().time, NOW, "{what}");
+            }
+            409 => {
+                assert_eq!(kind, "text/x.tlog.size", "{what}");
+                assert!(["0\n", "5\n", "9\n"].contains(&answer.as_str()), "{what}: {answer}");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_forged_line_beside_a_good_one_is_not_remembered() {
+    let folder = tempfile::tempdir().unwrap();
+    let witness = witness(folder.path());
+    let five = tree(5, "a");
+    let mut forged = request(0, &five);
+    let line = cosign(forged.checkpoint.text(), &"w.example".parse().unwrap(), &key(8), NOW);
+    forged.checkpoint.append_unverified(line).unwrap();
+    witness.add_checkpoint(forged.to_string().as_bytes(), NOW).unwrap();
+    let seen = witness.seen(&origin()).unwrap().unwrap();
+    assert_eq!(seen.note().signatures().len(), 1);
+    let told = witness.cosigned(&Hash(sha256(&[b"log.example"])), NOW).unwrap().unwrap();
+    let note = kvasir_wire::note::Note::parse(told.as_bytes()).unwrap();
+    assert!(witness.cosigner().verify(&note).unwrap().is_some());
+}
+
+#[test]
+fn what_was_recorded_before_a_crash_holds_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (five, other) = (tree(5, "a"), tree(5, "b"));
+    // Killed after the record, before the answer: the log sends the same again, and only the same.
+    witness(folder.path()).add_checkpoint(request(0, &five).to_string().as_bytes(), NOW).unwrap();
+    let again = witness(folder.path());
+    assert!(again.add_checkpoint(request(0, &other).to_string().as_bytes(), NOW).is_err());
+    assert!(again.add_checkpoint(request(5, &other).to_string().as_bytes(), NOW).is_err());
+    again.add_checkpoint(request(5, &five).to_string().as_bytes(), NOW).unwrap();
+    // A damaged record is never taken for none.
+    let record = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+    let text = std::fs::read_to_string(&record).unwrap();
+    for damaged in [text.replacen("\n5\n", "\n6\n", 1), String::new()] {
+        std::fs::write(&record, damaged).unwrap();
+        let error = again.add_checkpoint(request(0, &other).to_string().as_bytes(), NOW).unwrap_err();
+        assert!(error.to_string().contains("not the head that was recorded"), "{error}");
+    }
+}
+
+#[test]
+fn of_two_histories_that_race_one_is_cosigned() {
+    let folder = tempfile::tempdir().unwrap();
+    let witness = witness(folder.path());
+    let heads: Vec<String> =
+        ["a", "b", "c", "d"].map(|history| request(0, &tree(7, history)).to_string()).into();
+    let cosigned = std::thread::scope(|scope| {
+        let asked: Vec<_> = heads
+            .iter()
+            .map(|head| scope.spawn(|| witness.add_checkpoint(head.as_bytes(), NOW).is_ok()))
+            .collect();
+        asked.into_iter().map(|asked| u32::from(asked.join().unwrap())).sum::<u32>()
+    });
+    assert_eq!(cosigned, 1);
+}
+
+/// Gives the tiles of a tree that is small enough for one tile.
+struct OneTile(Tree);
+
+impl LogSource for OneTile {
+    fn read(&self, path: &str, _: usize) -> Result<Option<Vec<u8>>, SourceError> {
+        let leaves: Vec<Hash> = (0..self.0.size()).map(|index| self.0.leaf(index).unwrap()).collect();
+        Ok((path == format!("tile/0/000.p/{}", leaves.len())).then(|| encode_tile(&leaves)))
+    }
+}
+
+#[test]
+fn a_log_that_forgot_what_its_witness_saw_asks_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = serve(folder.path());
+    let cosigner = witness(folder.path()).cosigner();
+    let ask = |leaves, old| {
+        let tree = tree(leaves, "a");
+        let head = head(leaves, tree.root(), 1);
+        client::ask(&served.url, &cosigner, &head, &OneTile(tree), old).map(|line| {
+            cosigner.verify_line(head.note().text(), &line).unwrap();
+        })
+    };
+    ask(5, 0).unwrap();
+    ask(9, 5).unwrap();
+    ask(12, 0).unwrap();
+    ask(12, 12).unwrap();
+    let error = ask(11, 11).unwrap_err();
+    assert!(matches!(error, client::CosignError::AheadOfUs { seen: 12, size: 11, .. }), "{error}");
+    let other = CosignerKey::new("w.example".parse().unwrap(), key(7).public());
+    let tree = tree(13, "a");
+    let signed = head(13, tree.root(), 1);
+    let error = client::ask(&served.url, &other, &signed, &OneTile(tree), 12).unwrap_err();
+    assert!(matches!(error, client::CosignError::BadAnswer { .. }), "{error}");
+    assert_eq!(head(0, EMPTY_ROOT, 1).checkpoint().size, 0);
+}
