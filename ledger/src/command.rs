@@ -5,6 +5,7 @@ mod ask;
 mod check;
 mod export;
 mod keep;
+mod public_log;
 mod sign;
 mod submit;
 mod witness;
@@ -59,6 +60,9 @@ enum Command {
     Verify(check::Verify),
     /// Write a table as CSV or JSON
     Export(export::Export),
+    Publish(public_log::Publish),
+    Backup(public_log::Backup),
+    Restore(public_log::Restore),
     Witness(witness::WitnessCommand),
     /// Print a completion script for a shell
     #[command(
@@ -88,6 +92,9 @@ pub fn main() -> ExitCode {
         Command::Receipts(command) => command.run(json),
         Command::Verify(command) => command.run(json),
         Command::Export(command) => command.run(json),
+        Command::Publish(command) => command.run(json),
+        Command::Backup(command) => command.run(json),
+        Command::Restore(command) => command.run(json),
         Command::Witness(command) => command.run(json),
         Command::Completions { shell } => {
             let mut command = CommandLine::command();

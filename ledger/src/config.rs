@@ -11,12 +11,23 @@ use kvasir_wire::note::NetworkName;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{Existing, Readers, read_regular_text, write_whole};
+use crate::publish::{KnownWitness, LogFiles};
 use crate::store::Keys;
 
 /// Where the service listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9750";
 /// Settings file looked for where none is named.
 pub const DEFAULT_CONFIG: &str = "ledger.toml";
+/// Signs what the ledger says about itself.
+pub const LEDGER_KEY: &str = "ledger.key";
+/// Signs checkpoints.
+pub const LOG_KEY: &str = "log.key";
+/// The log's verifier key, for auditors.
+pub const LOG_VKEY: &str = "log.vkey";
+/// The database of the signed head.
+pub const HEAD: &str = "head.db";
+/// Folder of the public log's files.
+const PUBLISHED: &str = "log";
 /// Largest settings or key file that is read.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
@@ -40,6 +51,20 @@ pub struct LedgerToml {
     pub settlers: Vec<String>,
     /// Public keys that were replaced: what they signed stays valid, nothing new is accepted.
     pub retired: Vec<String>,
+    /// Folder of the public log's files [default: `log`]; relative to the folder of this file.
+    pub log: Option<PathBuf>,
+    /// Witnesses that are asked to cosign the public log's heads.
+    pub witness: Vec<WitnessToml>,
+}
+
+/// One `[[witness]]` of `ledger.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WitnessToml {
+    /// Its prefix, such as `https://witness.example`.
+    pub url: String,
+    /// Its key, as `kvasir-ledger witness show` prints it.
+    pub vkey: String,
 }
 
 /// Flags that every command on the ledger's own machine takes.
@@ -78,6 +103,19 @@ pub struct Settings {
     pub max_store_bytes: Option<u64>,
     /// Keys that are believed.
     pub keys: Keys,
+    /// What the public log is made of and with.
+    pub log: LogSettings,
+}
+
+/// The public log's place. Its two keys and its head lie beside `ledger.toml`.
+#[derive(Clone, Debug)]
+pub struct LogSettings {
+    /// Folder of [`LEDGER_KEY`], [`LOG_KEY`] and [`HEAD`].
+    pub folder: PathBuf,
+    /// Folder of tiles, bundles and checkpoint.
+    pub published: PathBuf,
+    /// Asked for cosignatures.
+    pub witnesses: Vec<KnownWitness>,
 }
 
 impl ConfigFlags {
@@ -112,7 +150,10 @@ impl ConfigFlags {
         let default_listen = || DEFAULT_LISTEN.parse().context("the default address");
         let listen = file.listen.map_or_else(default_listen, Ok)?;
         let network = self.network_of(&file)?;
-        Ok(Settings { network, store, listen, max_store_bytes: file.max_store_bytes, keys })
+        let published = folder.join(file.log.as_deref().unwrap_or(Path::new(PUBLISHED)));
+        let witnesses = file.witness.iter().map(known_witness).collect::<Result<_>>()?;
+        let log = LogSettings { folder, published, witnesses };
+        Ok(Settings { network, store, listen, max_store_bytes: file.max_store_bytes, keys, log })
     }
 
     /// The network's name, from a flag, the environment or the settings file.
@@ -121,6 +162,35 @@ impl ConfigFlags {
         let name = name.context("no network is named: give --network, or `network` in ledger.toml")?;
         name.parse().with_context(|| format!("network `{name}`"))
     }
+}
+
+impl Settings {
+    /// The ledger's own key; nothing for a ledger that was made before there was a public log.
+    pub fn ledger_key(&self) -> Result<Option<SecretKey>> {
+        let path = self.log.folder.join(LEDGER_KEY);
+        if path.exists() { read_secret(&path).map(Some) } else { Ok(None) }
+    }
+
+    /// What is needed to publish the log; nothing where there is no [`LOG_KEY`].
+    pub fn log_files(&self) -> Result<Option<LogFiles>> {
+        let key = self.log.folder.join(LOG_KEY);
+        if !key.exists() {
+            return Ok(None);
+        }
+        Ok(Some(LogFiles {
+            store: self.store.clone(),
+            network: self.network.clone(),
+            head: self.log.folder.join(HEAD),
+            folder: self.log.published.clone(),
+            key: read_secret(&key)?,
+            witnesses: self.log.witnesses.clone(),
+        }))
+    }
+}
+
+fn known_witness(witness: &WitnessToml) -> Result<KnownWitness> {
+    let key = witness.vkey.trim().parse().with_context(|| format!("witness: vkey `{}`", witness.vkey))?;
+    Ok(KnownWitness { url: witness.url.clone(), key })
 }
 
 /// Reads a secret key file; refuses one that others on the machine can read.

@@ -22,6 +22,10 @@ pub mod config;
 #[cfg(feature = "server")]
 mod explorer;
 #[cfg(feature = "server")]
+pub mod head;
+#[cfg(feature = "server")]
+pub mod publish;
+#[cfg(feature = "server")]
 pub mod refusal;
 #[cfg(feature = "server")]
 pub mod server;

@@ -59,6 +59,14 @@ pub enum LedgerError {
         /// Why.
         reason: String,
     },
+    /// The public log cannot be written. The ledger itself goes on.
+    #[error("{}: {reason}", .path.display())]
+    Log {
+        /// Which file or folder.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// The writer thread has ended or its queue is full.
     #[error("{0}")]
     Busy(&'static str),
@@ -125,6 +133,9 @@ impl LedgerError {
                 (status, body(code, what_to_do))
             }
             LedgerError::NotALedger { .. } => (500, body("not_a_ledger", "check the path in ledger.toml")),
+            LedgerError::Log { .. } => {
+                (500, body("log_failed", "have the ledger's operator look at its log folder"))
+            }
             LedgerError::Damaged { .. } => {
                 (500, body("damaged", "stop the ledger, keep a copy of the file, run `kvasir-ledger verify`"))
             }

@@ -5,11 +5,14 @@
 //! hangs on its signatures.
 
 pub(crate) mod connections;
+mod log_files;
+mod publishing;
 mod reader;
 mod writer;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,8 +32,10 @@ use tracing::{info, warn};
 
 use crate::api::{Accepted, DEFAULT_PAGE, Ready, STORED_BEFORE, STORED_HEADER, STORED_NOW};
 use crate::explorer::{self, Explorer};
+use crate::publish::Publisher;
 use crate::refusal::{LedgerError, Refusal};
 use crate::store::{Answers, Store, sqlite_version};
+use publishing::Publishing;
 pub(crate) use reader::Readers;
 use writer::Writer;
 
@@ -38,6 +43,8 @@ use writer::Writer;
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections held at one time; beyond it idle ones make room for newcomers.
 pub const MAX_CONNECTIONS: usize = 256;
+/// How often new entries are published.
+pub const PUBLISH_EVERY: Duration = Duration::from_secs(1);
 /// How often pending credit is looked at.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// Writes that may wait; beyond it callers are told to come back.
@@ -89,15 +96,35 @@ pub async fn serve_within(
     clock: Clock,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), LedgerError> {
+    serve_log(limits, listener, store, network, clock, None, stop).await
+}
+
+/// [`serve_within`], which also publishes the entries as a public log and serves its files.
+pub async fn serve_log(
+    limits: ServeLimits,
+    listener: TcpListener,
+    store: Store,
+    network: NetworkName,
+    clock: Clock,
+    log: Option<Publisher>,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), LedgerError> {
     let readers = Arc::new(Readers::open(store.path(), &network)?);
     let folder = store.path().parent().map(ToOwned::to_owned).unwrap_or_default();
     let pages = Explorer::new(readers.clone(), folder, network.clone(), clock.clone());
+    let log_folder = log.as_ref().map(|log| log.folder().to_owned());
+    let publishing = log.map(Publishing::start);
     let (writer, writing) = Writer::start(store, clock.clone());
-    let service = Service(Arc::new(Inner { writer: writer.clone(), readers, network, clock }));
+    let service = Service(Arc::new(Inner { writer: writer.clone(), readers, network, clock, log_folder }));
     connections::run(listener, routes(service, pages, limits.request_time), limits, stop).await;
     let _ = tokio::task::spawn_blocking(move || {
         writer.end();
-        writing.join()
+        let ended = writing.join();
+        // After the writer, so that what it stored last is published.
+        if let Some(publishing) = publishing {
+            publishing.end();
+        }
+        ended
     })
     .await;
     info!("stopped");
@@ -119,6 +146,8 @@ struct Inner {
     readers: Arc<Readers>,
     network: NetworkName,
     clock: Clock,
+    /// Folder of the public log, where there is one.
+    log_folder: Option<PathBuf>,
 }
 
 fn routes(service: Service, pages: Explorer, request_time: Duration) -> Router {
@@ -132,6 +161,8 @@ fn routes(service: Service, pages: Explorer, request_time: Duration) -> Router {
         .route("/v1/accounts/{account}", get(account))
         .route("/v1/price", get(price))
         .route("/ready", get(ready))
+        .route("/checkpoint", get(log_files::checkpoint))
+        .route("/tile/{*rest}", get(log_files::tile))
         .merge(pages.routes())
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)

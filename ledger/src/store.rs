@@ -5,8 +5,11 @@
 //! again. The store never reads a clock: times are passed in.
 
 mod answers;
+mod beliefs;
 mod file;
 mod findings;
+mod log_rows;
+mod measures;
 mod notes;
 mod receipts;
 mod rows;
@@ -23,6 +26,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 
 pub use answers::{Answers, Conflict, Entry, Following, Found, MOST_ROWS, Point, Posting, Stretch};
 pub use file::{OLDEST_SQLITE, open_for_reading, sqlite_version};
+pub use log_rows::{entries_between, head_of_entries, last_origin};
 pub use verify::{Balance, VerifyError, VerifyReport};
 
 use crate::api::{Accepted, StoredNote};

@@ -87,7 +87,7 @@ fn from_nothing_to_a_credited_wallet() {
     at(&["price", "--treasury-key", "treasury.key", "--nanokvr-per-byte", "7"]);
     let fund = ["fund", "--treasury-key", "treasury.key", "--account", &backbone, "--kvr", "100"];
     assert_eq!(at(&fund)["kind"], "fund");
-    assert_eq!(at(&["delegate", "--wallet-key", "wallet.key", "--worker", &worker])["index"], 2);
+    assert_eq!(at(&["delegate", "--wallet-key", "wallet.key", "--worker", &worker])["index"], 6);
     let grant = at(&["grant", "--backbone-key", "backbone.key", "--hub", &hub, "--bytes", "1000000"]);
     let account = at(&["account", &backbone]);
     assert_eq!(
@@ -110,7 +110,7 @@ fn from_nothing_to_a_credited_wallet() {
     let words = run(folder, &["wallet", &wallet, "--ledger", &url]);
     assert!(String::from_utf8_lossy(&words.stdout).contains("0.00000 KVR  (2100 nanoKVR)"), "{words:?}");
     let verified = json(folder, &["verify"]);
-    assert_eq!((&verified["ok"], &verified["entries"]), (&true.into(), &6.into()));
+    assert_eq!((&verified["ok"], &verified["entries"]), (&true.into(), &10.into()));
     let exported = json(folder, &["export", "receipts"]);
     assert_eq!((&exported["rows"][0]["up"], &exported["rows"][0]["down"]), (&100.into(), &200.into()));
     assert_eq!(exported["rows"][0]["session"], "01".repeat(32));
@@ -128,9 +128,9 @@ fn from_nothing_to_a_credited_wallet() {
     )
     .unwrap();
     let found = run(folder, &["verify", "--json"]);
-    assert!(complaint(&found).contains("entry 5 is wrong"));
+    assert!(complaint(&found).contains("entry 9 is wrong"));
     let found: Value = serde_json::from_slice(&found.stdout).unwrap();
-    assert_eq!((&found["ok"], &found["first_bad_index"]), (&false.into(), &5.into()));
+    assert_eq!((&found["ok"], &found["first_bad_index"]), (&false.into(), &9.into()));
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn a_refused_funding_is_not_called_open_and_nothing_can_be_forged_into_the_log()
     let twice = ["init", "twice", "--network", "atlas", "--treasury", &treasury, "--hub", &treasury];
     assert!(complaint(&run(folder, &twice)).contains("each role needs a key of its own"));
     json(folder, &["init", ".", "--network", "atlas", "--treasury", &treasury]);
-    let log = fs::File::create(folder.join("log")).unwrap();
+    let log = fs::File::create(folder.join("serve.log")).unwrap();
     let mut child = program()
         .current_dir(folder)
         .args(["serve", "--listen", "127.0.0.1:0"])
@@ -386,6 +386,6 @@ fn a_refused_funding_is_not_called_open_and_nothing_can_be_forged_into_the_log()
     stream.read_to_string(&mut String::new()).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    let log = fs::read_to_string(folder.join("log")).unwrap();
+    let log = fs::read_to_string(folder.join("serve.log")).unwrap();
     assert!(log.contains("FAKE") && !log.contains("\nFAKE") && !log.contains('\u{1b}'), "{log:?}");
 }

@@ -6,6 +6,8 @@
 //! signer should make one signature (ed25519 signing is deterministic) and hand that note round.
 
 mod audit;
+mod belief;
+mod penalty;
 mod settlement;
 
 use std::fmt;
@@ -15,6 +17,8 @@ use kvasir_merkle::Hash;
 use thiserror::Error;
 
 pub use audit::{Audit, AuditVerdict, VerdictError};
+pub use belief::{KeyBelief, KeyRole, KeyState, OriginChange};
+pub use penalty::{Appeal, Measure, Penalty};
 pub use settlement::{
     Correction, MAX_REASON_BYTES, MAX_SETTLED_SESSIONS, PENDING_SECONDS, SettledSession, Settlement,
     SettlementId,

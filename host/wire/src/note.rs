@@ -113,6 +113,8 @@ pub enum Signer {
     Wallet,
     /// An auditor: findings.
     Auditor,
+    /// A ledger: whom it believes.
+    Ledger,
 }
 
 /// First four bytes of SHA-256(name, LF, type, key): finds a key quickly, proves nothing.
@@ -381,6 +383,7 @@ impl Signer {
             Signer::Settler => "settler",
             Signer::Wallet => "wallet",
             Signer::Auditor => "auditor",
+            Signer::Ledger => "ledger",
         }
     }
 

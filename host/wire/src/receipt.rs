@@ -320,7 +320,7 @@ impl Receipt {
             Signer::Hub => self.terms.hub,
             Signer::Worker => self.terms.worker,
             Signer::Backbone => self.terms.backbone,
-            Signer::Treasury | Signer::Settler | Signer::Wallet | Signer::Auditor => {
+            Signer::Treasury | Signer::Settler | Signer::Wallet | Signer::Auditor | Signer::Ledger => {
                 return Err(ReceiptError::OtherKey(signer.word()));
             }
         };

@@ -7,19 +7,25 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kvasir_wire::key::PublicKey;
-use kvasir_wire::note::NetworkName;
+use kvasir_wire::key::{PublicKey, SecretKey};
+use kvasir_wire::note::{KeyName, NetworkName, Verifier};
 use serde_json::json;
 use tracing_subscriber::EnvFilter;
 
-use super::report;
-use crate::config::{ConfigFlags, DEFAULT_CONFIG, LedgerToml};
+use super::{report, unix_now};
+use crate::config::{
+    ConfigFlags, DEFAULT_CONFIG, HEAD, LEDGER_KEY, LOG_KEY, LOG_VKEY, LedgerToml, read_secret, write_secret,
+};
+use crate::files::{Existing, Readers, write_whole};
+use crate::head::HeadFile;
+use crate::log::log_verifier;
 use crate::plain_text::LineWriter;
-use crate::server::{listen, serve, system_clock};
+use crate::publish::Publisher;
+use crate::server::{ServeLimits, listen, serve_log, system_clock};
 use crate::store::{Keys, Store, sqlite_version};
 
 const STORE: &str = "ledger.db";
-/// What `serve` logs: error, warn, info, debug, or a filter such as kvasir_ledger=debug.
+/// What is logged: error, warn, info, debug, or a filter such as kvasir_ledger=debug.
 const LOG_VARIABLE: &str = "KVASIR_LOG";
 
 #[derive(Debug, Args)]
@@ -79,11 +85,10 @@ impl Init {
             network: Some(self.network.to_string()),
             store: Some(STORE.into()),
             listen: self.listen,
-            max_store_bytes: None,
             hubs: text(&self.hubs),
             treasury: text(&self.treasury),
             settlers: text(&self.settlers),
-            retired: Vec::new(),
+            ..LedgerToml::default()
         };
         // The settings come first under another name, the database second, the settings' own name last: wherever this stops,
         // running `init` again finishes it.
@@ -93,15 +98,18 @@ impl Init {
         if !store.exists() {
             Store::create(&store, &self.network)?;
         }
+        let log = make_log(&self.folder, &self.network)?;
         fs::rename(&unfinished, &config)
             .with_context(|| format!("{}: cannot be written; run the same `init` again", config.display()))?;
         let object = json!({
             "network": file.network,
             "config": config.display().to_string(),
             "store": store.display().to_string(),
+            "log": log.name().to_string(),
+            "vkey": log.to_string(),
         });
         let mut sentence = format!(
-            "Ledger of network {} made in {}.\nServe it: kvasir-ledger serve --config {}",
+            "Ledger of network {} made in {}.\nAuditors verify its log with {log}\nServe it: kvasir-ledger serve --config {}",
             self.network,
             self.folder.display(),
             config.display()
@@ -128,6 +136,34 @@ impl Init {
         }
         Ok(())
     }
+}
+
+/// Makes what the public log needs: two keys, a name drawn at random, a head that has vouched for nothing. What is there already
+/// stays, so that an `init` that was cut off can be run again.
+pub(super) fn make_log(folder: &Path, network: &NetworkName) -> Result<Verifier> {
+    for name in [LEDGER_KEY, LOG_KEY] {
+        let path = folder.join(name);
+        if !path.exists() {
+            write_secret(&path, &SecretKey::from_seed(random()?))?;
+        }
+    }
+    let head = folder.join(HEAD);
+    if !head.exists() {
+        let origin: KeyName = format!("kvasir.example/{network}/{}", hex::encode(random::<4>()?)).parse()?;
+        HeadFile::create(&head, &origin)?;
+    }
+    let origin = HeadFile::open(&head)?.read()?.origin;
+    let log = log_verifier(&origin, read_secret(&folder.join(LOG_KEY))?.public());
+    let path = folder.join(LOG_VKEY);
+    write_whole(&path, format!("{log}\n").as_bytes(), Existing::Replace, Readers::Anyone)
+        .with_context(|| format!("{}: cannot be written", path.display()))?;
+    Ok(log)
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).context("the system gives no randomness")?;
+    Ok(bytes)
 }
 
 /// A database without settings beside it is what an `init` that was cut off leaves. It is taken up if nothing is in it.
@@ -162,9 +198,29 @@ impl Serve {
                 tracing::warn!("`{name}` is empty in the settings: {lost}");
             }
         }
+        let (ledger_key, log_files) = (settings.ledger_key()?, settings.log_files()?);
         let mut store = Store::open(&settings.store, &settings.network, settings.keys)?;
         if let Some(bytes) = self.max_store_bytes.or(settings.max_store_bytes) {
             store.limit_size(bytes)?;
+        }
+        match &ledger_key {
+            Some(key) => match store.declare_keys(key, unix_now()) {
+                Ok(0) => {}
+                Ok(new) => tracing::info!(new, "keys written down"),
+                // Questions can still be answered; nothing is accepted that rests on a key that is not written down.
+                Err(error) if store.check_writable().is_err() => {
+                    tracing::error!("the keys of the settings cannot be written down: {error}");
+                }
+                Err(error) => return Err(error.into()),
+            },
+            None => tracing::warn!(
+                "no {LEDGER_KEY} beside the settings: auditors cannot tell whom this ledger believes"
+            ),
+        }
+        let log = log_files.map(Publisher::open).transpose()?;
+        match &log {
+            Some(log) => tracing::info!(vkey = %log.verifier(), "publishing"),
+            None => tracing::warn!("no {LOG_KEY} beside the settings: nothing is published"),
         }
         if let Err(error) = store.check_writable() {
             tracing::error!("not ready, only questions are answered: {error}");
@@ -178,7 +234,8 @@ impl Serve {
             let (listener, address) =
                 listen(wanted).await.with_context(|| format!("cannot listen on {wanted}; is it taken?"))?;
             report(json, &json!({ "listening": address.to_string() }), &format!("listening on {address}"))?;
-            serve(listener, store, settings.network, system_clock(), stop).await?;
+            let limits = ServeLimits::default();
+            serve_log(limits, listener, store, settings.network, system_clock(), log, stop).await?;
             Ok(())
         })
     }

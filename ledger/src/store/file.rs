@@ -14,7 +14,7 @@ pub const OLDEST_SQLITE: i32 = 3_051_003;
 /// Marks the file as a ledger: "Kvas".
 const APPLICATION_ID: i32 = 0x4b76_6173;
 /// Layout of the tables; a change raises it.
-pub(super) const LAYOUT: i32 = 1;
+pub(super) const LAYOUT: i32 = 2;
 /// How long a write waits for another process that holds the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -1,6 +1,8 @@
 //! Accepting prices, grants, fundings, delegations and corrections.
 
-use kvasir_wire::account::{AccountError, Audit, Correction, Delegation, Fund, Grant, Price, Statement};
+use kvasir_wire::account::{
+    AccountError, Appeal, Audit, Correction, Delegation, Fund, Grant, Penalty, Price, Statement,
+};
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::note::Note;
 use rusqlite::params;
@@ -13,9 +15,19 @@ use crate::refusal::{LedgerError, Refusal};
 impl Writing<'_> {
     pub(super) fn note(&mut self, note: Note) -> Result<Accepted, LedgerError> {
         let kind = note.text().lines().next().unwrap_or_default();
-        let is_kept = [Price::KIND, Grant::KIND, Fund::KIND, Delegation::KIND, Correction::KIND, Audit::KIND]
-            .contains(&kind);
-        if is_kept && let Some(first) = self.stored(&note)? {
+        let kept = [
+            Price::KIND,
+            Grant::KIND,
+            Fund::KIND,
+            Delegation::KIND,
+            Correction::KIND,
+            Audit::KIND,
+            Penalty::KIND,
+            Appeal::KIND,
+        ];
+        if kept.contains(&kind)
+            && let Some(first) = self.stored(&note)?
+        {
             return Ok(accepted(first));
         }
         match kind {
@@ -25,10 +37,12 @@ impl Writing<'_> {
             Delegation::KIND => self.delegation(note),
             Correction::KIND => self.correction(note),
             Audit::KIND => self.audit(note),
+            Penalty::KIND => self.penalty(note),
+            Appeal::KIND => self.appeal(note),
             other => {
                 let other: String = other.chars().take(80).collect();
                 let message = format!("`{other}` is no kind of note that is kept here");
-                let advice = "send price, grant, fund, delegate, correct and audit notes here, receipts to /v1/receipts and \
+                let advice = "send price, grant, fund, delegate, correct, audit, penalty and appeal notes here, receipts to /v1/receipts and \
                               settlements to /v1/settlements";
                 Err(Refusal::new(400, "unknown_kind", message, advice).into())
             }
@@ -131,7 +145,7 @@ impl Writing<'_> {
         self.verified(note, &[key])
     }
 
-    fn verified<S: Statement>(&self, note: &Note, keys: &[PublicKey]) -> Result<S, LedgerError> {
+    pub(super) fn verified<S: Statement>(&self, note: &Note, keys: &[PublicKey]) -> Result<S, LedgerError> {
         let statement = S::parse(note.text()).map_err(Refusal::from)?;
         // First the network: a key of another network's treasury should not read as an unknown signer.
         self.check_network(statement.network())?;

@@ -49,6 +49,12 @@ pub fn entry_by_number(connection: &Connection, number: u64) -> rusqlite::Result
     one(connection, &format!("{ENTRY} WHERE number = ?"), signed(number))
 }
 
+/// All entries of a kind, in order.
+pub fn entries_of_kind(connection: &Connection, kind: &str) -> rusqlite::Result<Vec<StoredNote>> {
+    let mut find = connection.prepare_cached(&format!("{ENTRY} WHERE kind = ? ORDER BY number"))?;
+    find.query_map([kind], stored_note)?.collect()
+}
+
 /// Delegations of a wallet to a worker, latest first.
 pub fn delegations(
     connection: &Connection,

@@ -9,7 +9,8 @@ CREATE TABLE about (
 -- One index space for everything that was accepted. `root` is the RFC 6962 root over the leaves 0 to `number`.
 CREATE TABLE entries (
     number INTEGER PRIMARY KEY CHECK (number >= 0),
-    kind TEXT NOT NULL CHECK (kind IN ('receipt', 'price', 'grant', 'fund', 'delegate', 'settle', 'correct', 'audit')),
+    kind TEXT NOT NULL CHECK (kind IN ('receipt', 'price', 'grant', 'fund', 'delegate', 'settle', 'correct', 'audit', 'penalty', 'appeal', 'key',
+        'origin')),
     id BLOB NOT NULL UNIQUE CHECK (length(id) = 32),
     leaf BLOB NOT NULL UNIQUE CHECK (length(leaf) = 32),
     root BLOB NOT NULL CHECK (length(root) = 32),

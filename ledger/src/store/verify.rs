@@ -183,6 +183,7 @@ impl Claimed {
         let accepted = match self.kind.as_str() {
             "receipt" => replay.accept_receipt(note, now),
             "settle" => replay.accept_settlement(note, now),
+            "key" | "origin" => replay.accept_own(note, now),
             _ => replay.accept_note(note, now),
         };
         let accepted = accepted.map_err(|error| error.to_string())?;

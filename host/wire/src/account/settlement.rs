@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use kvasir_merkle::Hash;
 
+use super::penalty::reason;
 use super::{AccountError, DIGEST, NETWORK, Statement, amount};
 use crate::id::{IdError, KeyDigest, SessionId, WalletDigest, parse_hex_32, sha256};
 use crate::money::{MAX_NUMBER, MeteredBytes, NanoKvr, PricePerByte};
@@ -221,10 +222,7 @@ impl Statement for Correction {
         let mut fields = FieldReader::new(text, Self::KIND)?;
         let network = fields.value("network", NETWORK)?;
         let settlement = fields.value("settlement", DIGEST)?;
-        let reason = fields.text("reason")?.to_owned();
-        if reason.trim().is_empty() || reason.len() > MAX_REASON_BYTES {
-            return Err(fields.wrong("reason", "a sentence of at most 512 bytes").into());
-        }
+        let reason = reason(&mut fields)?;
         let at = fields.number("at")?;
         fields.end()?;
         Ok(Self { network, settlement, reason, at })

@@ -1,0 +1,51 @@
+//! The public log's files over HTTP, as any web server would give them.
+
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+
+use super::Service;
+use crate::log::{CHECKPOINT_PATH, FolderSource, LogSource as _, MAX_BUNDLE_BYTES, MAX_CHECKPOINT_BYTES};
+
+/// Longest path below `tile/`: the largest number has seven groups, and a width follows.
+const MAX_TILE_PATH: usize = 64;
+
+pub(super) async fn checkpoint(State(service): State<Service>) -> Response {
+    let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")];
+    match read(service, CHECKPOINT_PATH.to_owned(), MAX_CHECKPOINT_BYTES).await {
+        Some(bytes) => (headers, bytes).into_response(),
+        None => (StatusCode::NOT_FOUND, "nothing is published here yet\n").into_response(),
+    }
+}
+
+pub(super) async fn tile(State(service): State<Service>, Path(rest): Path<String>) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream"),
+        (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
+    ];
+    let known = |part: &str| {
+        part == "entries"
+            || (!part.is_empty()
+                && part
+                    .trim_start_matches('x')
+                    .trim_end_matches(".p")
+                    .bytes()
+                    .all(|byte| byte.is_ascii_digit()))
+    };
+    // Digits, groups and widths only: no path of this kind leads out of the folder.
+    let found = if rest.len() <= MAX_TILE_PATH && rest.split('/').all(known) {
+        read(service, format!("tile/{rest}"), MAX_BUNDLE_BYTES).await
+    } else {
+        None
+    };
+    match found {
+        Some(bytes) => (headers, bytes).into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+async fn read(service: Service, path: String, limit: usize) -> Option<Vec<u8>> {
+    let folder = service.0.log_folder.clone()?;
+    let read = tokio::task::spawn_blocking(move || FolderSource(folder).read(&path, limit));
+    read.await.ok()?.ok()?
+}
