@@ -21,6 +21,8 @@ fn main() {
     Store::create(&path, &network.name).unwrap();
     let mut store = Store::open(&path, &network.name, network.keys()).unwrap();
     let played = scene::play(&mut store);
+    let entries = store.answers().head().unwrap().0;
+    scene::publish(&store, &folder, entries - 3);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let (listener, address) = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();

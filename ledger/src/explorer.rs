@@ -12,6 +12,7 @@ mod index;
 mod lists;
 mod named;
 mod overview;
+mod published;
 mod question;
 mod show;
 mod signers;
@@ -79,7 +80,7 @@ impl Explorer {
     pub(crate) fn routes<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
         Router::new()
             .route("/", get(overview::overview))
-            .route("/log", get(overview::log))
+            .route("/log", get(published::log))
             .route("/entries", get(lists::entries))
             .route("/receipts", get(lists::receipts))
             .route("/settlements", get(lists::settlements))
@@ -93,6 +94,7 @@ impl Explorer {
             .route("/account/{digest}/moves", get(wallet::account_moves))
             .route("/entry/{number}", get(entry::entry))
             .route("/entry/{number}/note", get(entry::note))
+            .route("/entry/{number}/proof", get(published::proof))
             .route("/style.css", get(style))
             .route("/icon.svg", get(icon))
             .with_state(self)

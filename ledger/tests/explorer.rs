@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use kvasir_ledger::log::{Checkpoint, Policy, ProofFile};
 use kvasir_ledger::server::{listen, serve};
 use kvasir_ledger::store::{Store, Stretch};
 use network::Network;
@@ -287,6 +288,58 @@ fn an_entry_shows_its_note_its_place_and_who_signed() {
     let entry = delegation.split("href=\"/entry/").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
     let page = served.page(&format!("/entry/{entry}"));
     assert!(page.contains("1 of 1 signatures were verified again"), "{page}");
+}
+
+#[test]
+fn the_log_shows_what_is_published_and_gives_proofs_that_verify() {
+    let folder = tempfile::tempdir().unwrap();
+    let scene = played(folder.path());
+    let path = folder.path().join("ledger.db");
+    let store = Store::open(&path, &Network::new().name, Network::new().keys()).unwrap();
+    let entries = store.answers().head().unwrap().0;
+    let served = Served::start(&path);
+    assert!(served.page("/log").contains("publishes no log yet"));
+    assert_eq!(served.get("/entry/7/proof").status, 404);
+
+    scene::publish(&store, folder.path(), entries - 3);
+    let page = served.page("/log");
+    for part in [
+        "kvasir.example/atlas/0badcafe",
+        "the log's own",
+        "witness.example/first",
+        "Cosigned at <time datetime=",
+        "<span class=\"mark\">Yes</span>",
+        "<dd>3</dd>",
+    ] {
+        assert!(page.contains(part), "lacks {part}: {page}");
+    }
+    let vkey = std::fs::read_to_string(folder.path().join("log.vkey")).unwrap();
+    let policy = Policy::of_log(vkey.trim().parse().unwrap());
+    for index in [0, 7, entries - 4] {
+        let answer = served.get(&format!("/entry/{index}/proof"));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let disposition = format!("attachment; filename=\"entry-{index}.tlog-proof\"");
+        assert_eq!(answer.header("content-disposition"), disposition);
+        let proof = ProofFile::parse(answer.body.as_bytes()).unwrap();
+        let note = served.get(&format!("/entry/{index}/note")).body;
+        assert_eq!((proof.index, proof.extra.as_deref()), (index, Some(note.as_bytes())));
+        proof.verify(note.as_bytes(), &policy).unwrap();
+        assert!(served.page(&format!("/entry/{index}")).contains(&format!("/entry/{index}/proof")));
+    }
+    let unpublished = format!("/entry/{}", entries - 1);
+    assert_eq!(served.get(&format!("{unpublished}/proof")).status, 404);
+    assert!(served.page(&unpublished).contains("Not published yet"));
+    // A published log that is not this ledger's says so, and no false proof is given out.
+    let other = scene.networks[0].price();
+    let key = kvasir_wire::key::SecretKey::from_seed([90; 32]);
+    let origin = "kvasir.example/atlas/0badcafe".parse().unwrap();
+    let false_head = Checkpoint { origin, size: entries - 3, root: other.leaf_hash() }.sign(&key).unwrap();
+    std::fs::write(folder.path().join("log/checkpoint"), false_head.note().to_string()).unwrap();
+    assert_eq!(served.get("/entry/7/proof").status, 500);
+    assert!(served.page("/log").contains("<span class=\"mark\">No</span>"));
+    std::fs::write(folder.path().join("log/checkpoint"), "not a checkpoint").unwrap();
+    assert_eq!(served.get("/log").status, 500);
+    assert!(served.page("/entry/7").contains("cannot be read now"));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use maud::{Markup, html};
 use super::frame::{Page, Problem, strict_headers};
 use super::lists::state;
 use super::named::named_by;
+use super::published::place_of;
 use super::question::number;
 use super::show::{
     amount, entry_link, full_link, grouped, kind, link, meaning, metered, moment, page_of, stranger,
@@ -46,7 +47,8 @@ pub(super) async fn note(State(explorer): State<Explorer>, path: Path<String>) -
     Ok((strict_headers(), headers, note).into_response())
 }
 
-fn find(view: &View<'_>, asked: u64) -> Result<Entry, Problem> {
+/// The entry, or that there is none.
+pub(super) fn find(view: &View<'_>, asked: u64) -> Result<Entry, Problem> {
     view.ask(|answers| answers.entry(asked))?
         .ok_or_else(|| Problem::unknown(format!("There is no entry {} yet.", grouped(asked))))
 }
@@ -84,6 +86,7 @@ fn entry_page(view: &View<'_>, entry: &Entry) -> Result<Page, Problem> {
                 div { dt { "Identity" } dd { code.full { (entry.id) } } }
                 div { dt { "Leaf hash" } dd { code.full { (entry.leaf) } } }
                 div { dt { "Root after it" } dd { code.full { (entry.root) } } }
+                (place_of(view, entry.number))
             }
         }
         section aria-labelledby="note" {

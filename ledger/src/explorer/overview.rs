@@ -1,7 +1,6 @@
-//! The first page, and the one about the log: what is published and who has signed it.
+//! The first page.
 
 use axum::extract::State;
-use kvasir_merkle::{EMPTY_ROOT, Hash};
 use maud::{Markup, html};
 
 use super::chart::{self, Value, Words};
@@ -75,40 +74,4 @@ fn charts(view: &View<'_>) -> Result<Markup, Problem> {
 /// An amount of nanoKVR for a chart.
 pub(super) fn kvr(nanokvr: u64) -> String {
     format!("{} KVR", exact_kvr(i64::try_from(nanokvr).unwrap_or(i64::MAX)))
-}
-
-/// `/log`
-pub(super) async fn log(State(explorer): State<Explorer>) -> Result<Page, Problem> {
-    explorer
-        .page(|view| {
-            let (entries, root) = view.ask(|answers| answers.head())?;
-            let body = html! {
-                h1 { "Log" }
-                p.lead {
-                    "All entries are the leaves of one tree. Its root stands for every byte of them: whoever keeps a root "
-                    "sees later whether anything before it was changed."
-                }
-                (head(entries, root))
-            };
-            Ok(view.page("Log", body))
-        })
-        .await
-}
-
-fn head(entries: u64, root: Hash) -> Markup {
-    html! {
-        section aria-labelledby="head" {
-            h2 #head { "Head of the ledger" }
-            dl.fields {
-                div { dt { "Entries" } dd { (grouped(entries)) } }
-                div {
-                    dt { "Root" }
-                    dd {
-                        code.full { (root) }
-                        @if root == EMPTY_ROOT { " (of no entries)" }
-                    }
-                }
-            }
-        }
-    }
 }

@@ -2,7 +2,12 @@
 //! settlements that are pending, posted and reversed, receipts that contradict each other, and a hostile reason.
 #![allow(clippy::unwrap_used, dead_code)] // test support: a failure should fail the test; not every test uses all of it
 
-use kvasir_ledger::store::Store;
+use std::path::Path;
+
+use kvasir_ledger::log::{
+    Checkpoint, bundles_of, cosign, encode_bundle, encode_tile, log_verifier, tiles_of,
+};
+use kvasir_ledger::store::{Entry, Store, Stretch};
 use kvasir_wire::account::{Correction, Settlement, Statement};
 use kvasir_wire::id::{ModelDigest, PluginDigest};
 use kvasir_wire::key::SecretKey;
@@ -108,4 +113,33 @@ fn first(network: &Network, session: u8, from: u64, (up, down): (u64, u64)) -> R
         ..network.terms(session)
     };
     Receipt::first(terms, counters(up, down), from + 10, false).unwrap()
+}
+
+/// Publishes the first `size` entries (at most 256) in the folder `log` beside the database, with one witness.
+pub fn publish(store: &Store, folder: &Path, size: u64) {
+    let key = |number| SecretKey::from_seed([number; 32]);
+    let mut entries: Vec<Entry> = store.answers().entries_page(None, Stretch::Before(size), 256).unwrap();
+    entries.reverse();
+    let last = entries.last().unwrap();
+    assert_eq!((entries[0].number, last.number), (0, size - 1), "one tile holds them all");
+    let log = folder.join("log");
+    let write = |path: String, bytes: Vec<u8>| {
+        let path = log.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    };
+    let leaves: Vec<_> = entries.iter().map(|entry| entry.leaf).collect();
+    for tile in tiles_of(0, size) {
+        write(tile.path(), encode_tile(&leaves));
+    }
+    for bundle in bundles_of(0, size) {
+        write(bundle.path(), encode_bundle(entries.iter().map(|entry| entry.note.as_bytes())).unwrap());
+    }
+    let origin: kvasir_wire::note::KeyName = "kvasir.example/atlas/0badcafe".parse().unwrap();
+    let signed = Checkpoint { origin: origin.clone(), size, root: last.root }.sign(&key(90)).unwrap();
+    let text = signed.checkpoint().text();
+    let witness = cosign(&text, &"witness.example/first".parse().unwrap(), &key(91), END - 2);
+    write("checkpoint".to_owned(), signed.with_lines([witness]).unwrap().note().to_string().into_bytes());
+    let vkey = log_verifier(&origin, key(90).public()).to_string();
+    std::fs::write(folder.join("log.vkey"), format!("{vkey}\n")).unwrap();
 }
