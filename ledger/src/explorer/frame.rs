@@ -75,7 +75,7 @@ impl Page {
                             form.search role="search" action="/search" {
                                 label.unseen for="q" { "Search for a digest, a key or an entry's number" }
                                 input #q name="q" type="search" maxlength=(MAX_SEARCH_CHARACTERS) required
-                                    placeholder="Digest, key or entry number" autocomplete="off" spellcheck="false";
+                                    placeholder="Digest, key, number" autocomplete="off" spellcheck="false";
                                 button { "Search" }
                             }
                         }

@@ -3,6 +3,7 @@
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use kvasir_merkle::Hash;
+use kvasir_wire::key::PublicKey;
 use kvasir_wire::receipt::Receipt;
 use maud::{Markup, html};
 
@@ -212,8 +213,8 @@ pub(super) fn entry_table(heading: &str, entries: &[Entry]) -> Markup {
                         tr {
                             th.number scope="col" { "Entry" }
                             th scope="col" { "Kind" }
-                            th scope="col" { "Received (UTC)" }
                             th scope="col" { "Says" }
+                            th scope="col" { "Received (UTC)" }
                             th scope="col" { "Identity" }
                         }
                     }
@@ -222,8 +223,8 @@ pub(super) fn entry_table(heading: &str, entries: &[Entry]) -> Markup {
                             tr {
                                 th.number scope="row" { (entry_link(entry.number)) }
                                 td { (kind(&entry.kind)) }
-                                td { (moment(entry.received)) }
                                 td { (summary(entry)) }
+                                td { (moment(entry.received)) }
                                 td { code.digest title=(entry.id) { (short(&entry.id)) } }
                             }
                         }
@@ -348,6 +349,9 @@ fn summary(entry: &Entry) -> Markup {
         "grant" => value("bytes")
             .and_then(|bytes| bytes.parse::<u64>().ok())
             .map(|bytes| format!("up to {} bytes", grouped(bytes))),
+        "delegate" => value("wallet")
+            .and_then(|key| key.parse::<PublicKey>().ok())
+            .map(|key| format!("a worker earns for {}", short(&Hash(key.digest().0)))),
         _ => ["measure", "verdict", "role", "reason"].iter().find_map(|name| value(name)).map(str::to_owned),
     };
     let mut said = stranger(&said.unwrap_or_default());

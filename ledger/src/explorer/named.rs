@@ -318,8 +318,8 @@ fn session_page(view: &View<'_>, asked: Hash, stretch: Stretch) -> Result<Page, 
                         tr {
                             th.number scope="col" { "Seq" }
                             th.number scope="col" { "Entry" }
-                            th scope="col" { "Cut (UTC)" }
                             th.number scope="col" { "Bytes so far" }
+                            th scope="col" { "Cut (UTC)" }
                             th.number scope="col" { "Up" }
                             th.number scope="col" { "Down" }
                             th.number scope="col" { "Calls" }
@@ -331,8 +331,8 @@ fn session_page(view: &View<'_>, asked: Hash, stretch: Stretch) -> Result<Page, 
                             tr {
                                 th.number scope="row" { (grouped(receipt.seq)) @if receipt.is_final { " (last)" } }
                                 td.number { (entry_link(entry.number)) }
-                                td { (moment(receipt.to)) }
                                 td.number { (grouped(receipt.billed().get())) }
+                                td { (moment(receipt.to)) }
                                 td.number { (grouped(receipt.counters.up.get())) }
                                 td.number { (grouped(receipt.counters.down.get())) }
                                 td.number { (grouped(receipt.counters.calls)) }
