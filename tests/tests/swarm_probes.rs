@@ -102,6 +102,14 @@ fn check(files: &[(ProbeFile, PathBuf)], scene: &Scene) -> usize {
 /// (The mode follows from which experts the rows pick.)
 type Shape = (u16, u8, bool);
 
+/// What one session's worker saw.
+#[derive(Default)]
+struct Seen {
+    of_probes: BTreeSet<Shape>,
+    of_text: BTreeSet<Shape>,
+    indices: BTreeSet<u64>,
+}
+
 fn shape(record: &ProbeRecord) -> Shape {
     let call = record.call().unwrap();
     (call.layer, call.row_format as u8, call.rows > 1)
@@ -137,8 +145,7 @@ fn probes_change_no_bit_and_every_record_checks_against_a_receipt() {
     assert_eq!(statistics.records.files, (rows.len() + probes.len()) as u64);
 
     // What a worker is sent of a probe has the form of what it is sent of a text, in the same session, by ascending numbers.
-    let mut sessions: BTreeMap<SessionId, (BTreeSet<Shape>, BTreeSet<Shape>, BTreeSet<u64>)> =
-        BTreeMap::new();
+    let mut sessions: BTreeMap<SessionId, Seen> = BTreeMap::new();
     for (file, path) in &rows {
         use std::os::unix::fs::PermissionsExt;
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -146,14 +153,15 @@ fn probes_change_no_bit_and_every_record_checks_against_a_receipt() {
         let published = probes.iter().find(|(probe, _)| probe.name() == file.name());
         let published: BTreeSet<u64> =
             published.iter().flat_map(|(probe, _)| &probe.records).map(|record| record.index).collect();
-        let (of_probes, of_text, indices) = sessions.entry(file.session).or_default();
+        let seen = sessions.entry(file.session).or_default();
         for record in &file.records {
-            let shapes = if published.contains(&record.index) { &mut *of_probes } else { &mut *of_text };
+            let is_probe = published.contains(&record.index);
+            let shapes = if is_probe { &mut seen.of_probes } else { &mut seen.of_text };
             shapes.insert(shape(record));
-            indices.insert(record.index);
+            seen.indices.insert(record.index);
         }
     }
-    for (of_probes, of_text, indices) in sessions.values() {
+    for Seen { of_probes, of_text, indices } in sessions.values() {
         assert!(of_probes.is_subset(of_text), "{of_probes:?} among {of_text:?}");
         assert!(of_probes.iter().any(|shape| shape.2) && of_probes.iter().any(|shape| !shape.2));
         assert_eq!(indices.last().unwrap() + 1, indices.len() as u64, "every call is there");
