@@ -6,6 +6,7 @@
 
 pub(crate) mod connections;
 mod log_files;
+mod probes;
 mod publishing;
 mod reader;
 mod writer;
@@ -109,14 +110,38 @@ pub async fn serve_log(
     log: Option<Publisher>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), LedgerError> {
+    serve_beside(limits, listener, store, network, clock, Beside { log, probes: None }, stop).await
+}
+
+/// What is served beside the API.
+#[derive(Default)]
+pub struct Beside {
+    /// Publishes the entries as a public log, whose files are served.
+    pub log: Option<Publisher>,
+    /// A folder of probe records (`kvasir_wire::probe`), served under `/probes`.
+    pub probes: Option<PathBuf>,
+}
+
+/// [`serve_within`] with more beside the API.
+pub async fn serve_beside(
+    limits: ServeLimits,
+    listener: TcpListener,
+    store: Store,
+    network: NetworkName,
+    clock: Clock,
+    beside: Beside,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), LedgerError> {
     let readers = Arc::new(Readers::open(store.path(), &network)?);
     let folder = store.path().parent().map(ToOwned::to_owned).unwrap_or_default();
     let pages = Explorer::new(readers.clone(), folder, network.clone(), clock.clone());
+    let log = beside.log;
     let log_folder = log.as_ref().map(|log| log.folder().to_owned());
     let publishing = log.map(Publishing::start);
     let (writer, writing) = Writer::start(store, clock.clone());
+    let more = beside.probes.map(probes::routes).unwrap_or_default();
     let service = Service(Arc::new(Inner { writer: writer.clone(), readers, network, clock, log_folder }));
-    connections::run(listener, routes(service, pages, limits.request_time), limits, stop).await;
+    connections::run(listener, routes(service, pages, more, limits.request_time), limits, stop).await;
     let _ = tokio::task::spawn_blocking(move || {
         writer.end();
         let ended = writing.join();
@@ -150,7 +175,7 @@ struct Inner {
     log_folder: Option<PathBuf>,
 }
 
-fn routes(service: Service, pages: Explorer, request_time: Duration) -> Router {
+fn routes(service: Service, pages: Explorer, more: Router, request_time: Duration) -> Router {
     Router::new()
         .route("/v1/receipts", post(post_receipt).get(receipts))
         .route("/v1/notes", post(post_note))
@@ -163,12 +188,13 @@ fn routes(service: Service, pages: Explorer, request_time: Duration) -> Router {
         .route("/ready", get(ready))
         .route("/checkpoint", get(log_files::checkpoint))
         .route("/tile/{*rest}", get(log_files::tile))
+        .with_state(service)
         .merge(pages.routes())
+        .merge(more)
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_NOTE_BYTES))
         .layer(middleware::from_fn(move |request, next| limit_time(request_time, request, next)))
-        .with_state(service)
 }
 
 impl Service {

@@ -21,7 +21,7 @@ use crate::head::HeadFile;
 use crate::log::log_verifier;
 use crate::plain_text::LineWriter;
 use crate::publish::Publisher;
-use crate::server::{ServeLimits, listen, serve_log, system_clock};
+use crate::server::{Beside, ServeLimits, listen, serve_beside, system_clock};
 use crate::store::{Keys, Store, sqlite_version};
 
 const STORE: &str = "ledger.db";
@@ -65,6 +65,9 @@ pub(super) struct Serve {
     /// Largest size of the database file in bytes; what would go beyond it is refused, nothing is damaged
     #[arg(long, env = "KVASIR_LEDGER_MAX_STORE_BYTES", value_name = "N")]
     max_store_bytes: Option<u64>,
+    /// Folder of probe records to serve under /probes, as `kvasir run --probes` writes them; anybody may read them
+    #[arg(long, env = "KVASIR_LEDGER_PROBES", value_name = "FOLDER")]
+    probes: Option<PathBuf>,
 }
 
 impl Init {
@@ -234,8 +237,8 @@ impl Serve {
             let (listener, address) =
                 listen(wanted).await.with_context(|| format!("cannot listen on {wanted}; is it taken?"))?;
             report(json, &json!({ "listening": address.to_string() }), &format!("listening on {address}"))?;
-            let limits = ServeLimits::default();
-            serve_log(limits, listener, store, settings.network, system_clock(), log, stop).await?;
+            let (limits, beside) = (ServeLimits::default(), Beside { log, probes: self.probes });
+            serve_beside(limits, listener, store, settings.network, system_clock(), beside, stop).await?;
             Ok(())
         })
     }

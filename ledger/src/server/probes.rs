@@ -44,7 +44,9 @@ async fn index(State(folder): State<Arc<FilePath>>) -> Result<Response, Failure>
     let text: String = names.iter().map(ProbeName::line).collect();
     if text.len() > MAX_PROBE_INDEX_BYTES {
         let message = format!("{} files are more than a list holds", names.len());
-        return Err(Refusal::new(503, "too_many_probes", message, "move old sessions out of the folder").into());
+        return Err(
+            Refusal::new(503, "too_many_probes", message, "move old sessions out of the folder").into()
+        );
     }
     Ok(([(header::CONTENT_TYPE, "text/plain")], text).into_response())
 }
