@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kvasir_operate as operate;
 
+use crate::audit_arguments::AuditArguments;
 use crate::bench_arguments::BenchCommand;
 use crate::plugin_arguments::PluginCommand;
 
@@ -70,6 +71,15 @@ Examples:
   kvasir demo --rtt 13ms --remote-layers 0,1
   kvasir demo --flip-bit            negative control: one worker flips one bit of one result, and it is noticed")]
     Demo(DemoArguments),
+    /// Audit a ledger's public log, and compute the work behind it again: published calls, byte for byte, on three engines.
+    #[command(after_help = "\
+Examples:
+  kvasir audit https://ledger.example --log-key log.vkey --replay 100 --model models/atlas/atlas-q4_k_m.gguf
+  kvasir audit ./log --policy witnesses.policy --probes ./kept-rows --replay 20 --model atlas.gguf --plugin swiglu.kvp --json
+  kvasir audit ./log --log-key log.vkey --replay 100 --model atlas.gguf --sign-key auditor.key --statements ./findings
+
+Exit code: 0 all is well, 1 a finding or something drawn that could not be judged.")]
+    Audit(AuditArguments),
     /// Measure tokens per second of prefill and decode on a model; or the experts alone.
     #[command(
         after_help = "Examples:\n  kvasir bench --prompt-tokens 512 --tokens 128 --threads 2\n  kvasir bench kernels"
@@ -497,7 +507,7 @@ impl From<&BenchArguments> for operate::bench::BenchOptions {
 }
 
 /// `13ms`, `1.5s`, `250us`; at most an hour.
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).ok_or("name a unit: 13ms, 1.5s, 250us")?;
     let (number, unit) = text.split_at(split);
     let number: f64 = number.parse().map_err(|_| format!("{number:?} is no number"))?;

@@ -4,6 +4,7 @@
 //! standard output went away before everything was said (nothing is on standard error; a worker goes on instead).
 
 mod arguments;
+mod audit_arguments;
 mod bench_arguments;
 mod plugin_arguments;
 
@@ -58,6 +59,7 @@ fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
         Command::Run(options) => operate::run::command(&settings, &options.try_into()?, line.json)?,
         Command::Worker(options) => operate::serve_worker::command(&settings, &options.into(), line.json)?,
         Command::Demo(options) => return operate::demo::command(&options.try_into()?, line.json),
+        Command::Audit(options) => return operate::audit::command(&settings, &options.into(), line.json),
         Command::Bench(options) => match &options.experts {
             None => operate::bench::command(&settings, &options.into(), line.json)?,
             Some(BenchCommand::Kernels(options)) => {

@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at the first surprise"))]
 
+pub mod audit;
 pub mod bench;
 pub mod choices;
 pub mod delay;

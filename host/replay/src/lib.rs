@@ -14,9 +14,11 @@
 mod draw;
 mod engines;
 mod error;
+mod log;
 mod probes;
 mod receipts;
 mod replay;
+mod statement;
 mod survey;
 mod verdict;
 
@@ -26,8 +28,10 @@ pub use engines::{
     MAX_EACH_BYTES,
 };
 pub use error::ReplayError;
+pub use log::{LogError, LogTrust, MAX_LEAVES, PublicLog};
 pub use probes::{FolderProbes, MAX_PROBE_FILES, ProbeSource, ServedProbes};
 pub use receipts::{LogReader, LoggedReceipt, LoggedReceipts};
 pub use replay::{FindPlugin, MAX_PLUGINS, Replayer, Report, convictable};
+pub use statement::statement;
 pub use survey::{Fault, MAX_FAULTS, MAX_RECORDS, Place, Survey, survey};
 pub use verdict::{Conviction, Verdict, claims_rows, judge};

@@ -19,8 +19,10 @@ pub enum Verdict {
     /// The engines differ from each other: the plugin's result is not defined, nobody is convicted, the plugin goes into
     /// quarantine.
     Plugin {
-        /// SHA-256 of each engine's rows, or the reason of its refusal.
+        /// What each engine says: SHA-256 of its rows, or the reason of its refusal.
         answers: [(EngineKind, String); 3],
+        /// SHA-256 of each engine's rows, of nothing where it refuses, in the order of [`EngineKind::ALL`].
+        digests: [[u8; 32]; 3],
     },
     /// The session was of class `tolerance`: its bytes are not defined, and bytes convict nobody.
     Tolerance {
@@ -90,7 +92,10 @@ pub fn judge(
     }
     let [(_, first), rest @ ..] = answers;
     if rest.iter().any(|(_, answer)| answer != first) {
-        return Verdict::Plugin { answers: answers.clone().map(|(kind, answer)| (kind, named(&answer))) };
+        return Verdict::Plugin {
+            answers: answers.clone().map(|(kind, answer)| (kind, named(&answer))),
+            digests: answers.clone().map(|(_, answer)| digest(&answer)),
+        };
     }
     let (expected, right): (_, &[u8]) = match first {
         Answer::Rows(right) => (sha256(&[right]), right),
@@ -109,9 +114,16 @@ pub fn judge(
     Verdict::Convicted(Conviction { expected, got: item.rows, first_difference })
 }
 
+fn digest(answer: &Answer) -> [u8; 32] {
+    match answer {
+        Answer::Rows(rows) => sha256(&[rows]),
+        Answer::Refused(_) | Answer::GaveUp(_) => sha256(&[]),
+    }
+}
+
 fn named(answer: &Answer) -> String {
     match answer {
-        Answer::Rows(rows) => hex::encode(sha256(&[rows])),
+        Answer::Rows(_) => hex::encode(digest(answer)),
         Answer::Refused(reason) | Answer::GaveUp(reason) => reason.clone(),
     }
 }

@@ -13,6 +13,7 @@ use kvasir_backbone::{Backbone, CallId, Experts, ExpertsError, Feed, Progress, T
 use kvasir_experts::{
     ExpertIndex, ExpertRunner, ExpertSource, LayerIndex, LocalExperts, RowFormat, RunnerOptions, group,
 };
+use kvasir_ledger::log::{Checkpoint, bundles_of, cosign, encode_bundle};
 use kvasir_merkle::{Accumulator, Hash, Tree, leaf_hash};
 use kvasir_model::Model;
 use kvasir_plugin::{
@@ -25,7 +26,7 @@ use kvasir_wire::id::{ModelDigest, PluginDigest, SessionId, sha256};
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::message::{Call, CallResult, ExpertRows, Mode, RowFormat as WireRows};
 use kvasir_wire::money::MeteredBytes;
-use kvasir_wire::note::{NetworkName, Note, Signer};
+use kvasir_wire::note::{KeyName, NetworkName, Note, Signer, Verifier};
 use kvasir_wire::probe::{ProbeFile, ProbeName, ProbeRecord};
 use kvasir_wire::receipt::{Receipt, ReceiptKeys, ReceiptSignatures, SignedReceipt, Terms};
 use kvasir_wire::work::{WorkBook, WorkItem};
@@ -64,6 +65,18 @@ pub fn open_model() -> Model {
 /// The released kernel, signed by a key that is trusted.
 pub fn plugin() -> VerifiedPlugin {
     const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
+    let key = publisher();
+    let trust = TrustStore::from_keys([PublisherKey { key: key.verifying_key(), name: None }]).unwrap();
+    verify(&package(NOW), &trust, NOW).unwrap()
+}
+
+/// Whoever signs packages here.
+pub fn publisher() -> SigningKey {
+    SigningKey::from_bytes(&[42; 32])
+}
+
+/// The released kernel as a package that is valid for an hour around `now`.
+pub fn package(now: UnixSeconds) -> Vec<u8> {
     let folder = root().join("plugins/swiglu");
     let read = |file: &str| std::fs::read(folder.join(file)).unwrap();
     let files = |folder: PathBuf| -> BTreeMap<String, Vec<u8>> {
@@ -79,10 +92,8 @@ pub fn plugin() -> VerifiedPlugin {
         vectors: files(folder.join("vectors")),
         sbom: Vec::new(),
     };
-    let key = SigningKey::from_bytes(&[42; 32]);
-    let validity = Validity { not_before: UnixSeconds(NOW.0 - 1), expires: UnixSeconds(NOW.0 + 1) };
-    let trust = TrustStore::from_keys([PublisherKey { key: key.verifying_key(), name: None }]).unwrap();
-    verify(&pack(&contents, validity, &key).unwrap(), &trust, NOW).unwrap()
+    let validity = Validity { not_before: UnixSeconds(now.0 - 1800), expires: UnixSeconds(now.0 + 1800) };
+    pack(&contents, validity, &publisher()).unwrap()
 }
 
 pub fn model_digest(model: &Model) -> ModelDigest {
@@ -278,6 +289,53 @@ pub fn checkpoint(leaves: &[Vec<u8>]) -> (u64, Hash) {
     let mut tree = Accumulator::new();
     leaves.iter().for_each(|leaf| tree.push(leaf_hash(leaf)));
     (leaves.len() as u64, tree.root())
+}
+
+/// The key that signs checkpoints here.
+pub fn log_key() -> SecretKey {
+    SecretKey::from_seed([16; 32])
+}
+
+/// The log's name.
+pub fn origin() -> KeyName {
+    "kvasir.example/atlas/00000000".parse().unwrap()
+}
+
+/// Writes a log of these leaves as static files: bundles as they are, whole and partial, and the signed head, cosigned by witnesses
+/// of these numbers.
+pub fn write_log(folder: &Path, leaves: &[Vec<u8>], witnesses: &[u8]) {
+    let (size, root) = checkpoint(leaves);
+    for bundle in bundles_of(0, size) {
+        let first = bundle.first_entry() as usize;
+        let entries = leaves[first..first + usize::from(bundle.width)].iter().map(Vec::as_slice);
+        let path = folder.join(bundle.path());
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, encode_bundle(entries).unwrap()).unwrap();
+    }
+    let head = Checkpoint { origin: origin(), size, root }.sign(&log_key()).unwrap();
+    let lines = witnesses.iter().map(|number| {
+        let (name, key) = witness(*number);
+        cosign(head.note().text(), &name, &key, 1_000)
+    });
+    let head = head.with_lines(lines.collect::<Vec<_>>()).unwrap();
+    std::fs::write(folder.join("checkpoint"), head.note().to_string()).unwrap();
+}
+
+/// A witness's name and key.
+pub fn witness(number: u8) -> (KeyName, SecretKey) {
+    (format!("witness.example/{number}").parse().unwrap(), SecretKey::from_seed([200 + number; 32]))
+}
+
+/// The log's key as `log.vkey` holds it.
+pub fn log_vkey() -> String {
+    Verifier::new(origin(), log_key().public()).to_string()
+}
+
+/// Writes a session's probe records.
+pub fn write_probes(folder: &Path, file: &ProbeFile) {
+    let path = folder.join(file.name().to_string());
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, file.encode()).unwrap();
 }
 
 /// The receipts of the names, from a log with these leaves.

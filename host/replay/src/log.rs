@@ -1,0 +1,223 @@
+//! The public log as an auditor reads it: a folder or an address, the keys that are believed, the signed head, and every leaf.
+
+use std::path::PathBuf;
+
+use kvasir_ledger::log::{
+    BundleCoordinates, CHECKPOINT_PATH, CheckpointError, FolderSource, HttpSource, LogSource,
+    MAX_BUNDLE_BYTES, MAX_CHECKPOINT_BYTES, Policy, PolicyError, SignedCheckpoint, SourceError, TileError,
+    bundles_of, parse_bundle,
+};
+use kvasir_merkle::Hash;
+use kvasir_wire::note::{NoteError, Verifier};
+use kvasir_wire::probe::ProbeName;
+use thiserror::Error;
+
+use crate::draw::Lot;
+use crate::error::ReplayError;
+use crate::probes::{FolderProbes, ProbeSource, ServedProbes};
+use crate::receipts::{LogReader, LoggedReceipts};
+
+/// Most leaves that are read: beyond it the log is not one of this software's making so far.
+pub const MAX_LEAVES: u64 = 1 << 32;
+/// Where a served log has its probe records.
+const PROBES_PATH: &str = "probes";
+
+/// A log whose head was verified.
+pub struct PublicLog {
+    place: String,
+    source: Box<dyn LogSource>,
+    policy: Policy,
+    head: SignedCheckpoint,
+    witnesses: Vec<String>,
+}
+
+/// Whom the auditor believes about the log.
+#[derive(Clone, Debug)]
+pub enum LogTrust {
+    /// The log's key alone, in the form `name+hash+base64`.
+    Key(String),
+    /// The text of a policy file: logs, witnesses, quorum.
+    Policy(String),
+}
+
+/// Why the log cannot be read, or is not believed.
+#[derive(Debug, Error)]
+pub enum LogError {
+    // The caller's.
+    /// The log's key has another form.
+    #[error("`{text}` is no key of a log: {source}; give the line of the file log.vkey")]
+    Key {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        source: NoteError,
+    },
+    /// The policy cannot be read.
+    #[error("the policy cannot be used: {0}")]
+    Policy(PolicyError),
+
+    // The log's.
+    /// A file cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// A file that the checkpoint promises is not there.
+    #[error("the log has no {0}; it is not whole, or this is not its address")]
+    Missing(String),
+    /// The head is not what the policy demands.
+    #[error("the log's head is not believed: {0}")]
+    Head(PolicyError),
+    /// A bundle of entries is broken.
+    #[error("{path}: {source}")]
+    Bundle {
+        /// Which.
+        path: String,
+        /// How.
+        source: TileError,
+    },
+    /// More leaves than are read.
+    #[error("the checkpoint covers {0} leaves, at most {MAX_LEAVES} are read")]
+    TooLarge(u64),
+    /// The leaves are not those of the head.
+    #[error(transparent)]
+    Leaves(#[from] ReplayError),
+}
+
+impl PublicLog {
+    /// Reads and verifies the head of the log at `place`, a folder or an address. `kept` is a checkpoint that was kept from
+    /// earlier, to draw by it; without one the log's own is read.
+    ///
+    /// # Errors
+    /// As [`LogError`] says.
+    pub fn open(place: &str, trust: &LogTrust, kept: Option<Vec<u8>>) -> Result<Self, LogError> {
+        let policy = match trust {
+            LogTrust::Key(text) => {
+                let key = text.trim();
+                let wrong = |source| LogError::Key { text: key.to_owned(), source };
+                Policy::of_log(key.parse::<Verifier>().map_err(wrong)?)
+            }
+            LogTrust::Policy(text) => Policy::parse(text).map_err(LogError::Policy)?,
+        };
+        let source = source(place)?;
+        let bytes = match kept {
+            Some(bytes) => bytes,
+            None => source
+                .read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES)?
+                .ok_or_else(|| LogError::Missing(CHECKPOINT_PATH.to_owned()))?,
+        };
+        let (head, quorum) = policy.verify(&bytes).map_err(LogError::Head)?;
+        let witnesses = quorum.cosigned.into_iter().map(|(name, _)| name).collect();
+        if head.checkpoint().size > MAX_LEAVES {
+            return Err(LogError::TooLarge(head.checkpoint().size));
+        }
+        Ok(PublicLog { place: place.to_owned(), source, policy, head, witnesses })
+    }
+
+    /// The log's name.
+    pub fn origin(&self) -> &str {
+        self.head.checkpoint().origin.as_str()
+    }
+
+    /// Leaves under the head.
+    pub fn size(&self) -> u64 {
+        self.head.checkpoint().size
+    }
+
+    /// Root over them.
+    pub fn root(&self) -> Hash {
+        self.head.checkpoint().root
+    }
+
+    /// SHA-256 of the head's text: what a statement names it by.
+    pub fn head_digest(&self) -> Hash {
+        Hash(self.head.note().text_digest())
+    }
+
+    /// Witnesses of the policy that cosigned the head.
+    pub fn witnesses(&self) -> &[String] {
+        &self.witnesses
+    }
+
+    /// What the head decides of the draw: the lines of the policy's witnesses, or the log's own where there are none. Lines of
+    /// others could be anybody's, and chosen.
+    pub fn lot(&self) -> Lot {
+        let note = self.head.note();
+        let blobs = |is_meant: &dyn Fn(&kvasir_wire::note::SignatureLine) -> bool| -> Vec<Vec<u8>> {
+            let lines = note.signatures().iter().filter(|line| is_meant(line));
+            lines.map(|line| [&line.id.0[..], &line.signature].concat()).collect()
+        };
+        let mut signatures = blobs(&|line| {
+            self.policy.witnesses().any(|(_, key, _)| *key.name() == line.name && key.id() == line.id)
+        });
+        if signatures.is_empty() {
+            signatures = blobs(&|line| {
+                self.policy.logs().any(|(log, _)| *log.name() == line.name && log.id() == line.id)
+            });
+        }
+        Lot { origin: self.origin().to_owned(), size: self.size(), signatures }
+    }
+
+    /// Reads every leaf under the head and keeps the receipts that are wanted. `progress` is told how many leaves were read.
+    ///
+    /// # Errors
+    /// A bundle that is missing or broken, or leaves that have another root than the head says.
+    pub fn receipts(
+        &self,
+        wanted: impl IntoIterator<Item = ProbeName>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<LoggedReceipts, LogError> {
+        let mut reader = LogReader::new(wanted);
+        for bundle in bundles_of(0, self.size()) {
+            let (path, bytes, width) = self.bundle(&bundle)?;
+            let broken = |source| LogError::Bundle { path, source };
+            let entries = parse_bundle(&bytes, width).map_err(broken)?;
+            // A full bundle may hold more than this head covers.
+            entries.iter().take(usize::from(bundle.width)).for_each(|entry| reader.take(entry));
+            progress(bundle.first_entry() + u64::from(bundle.width));
+        }
+        Ok(reader.finish(self.size(), &self.root())?)
+    }
+
+    /// The bundle, or the full one that has taken its place since.
+    fn bundle(&self, bundle: &BundleCoordinates) -> Result<(String, Vec<u8>, u16), LogError> {
+        for candidate in [*bundle, bundle.full()] {
+            if let Some(bytes) = self.source.read(&candidate.path(), MAX_BUNDLE_BYTES)? {
+                return Ok((candidate.path(), bytes, candidate.width));
+            }
+        }
+        Err(LogError::Missing(bundle.path()))
+    }
+
+    /// The probe records at `place`, or where this log has them.
+    ///
+    /// # Errors
+    /// An address of another form.
+    pub fn probes(&self, place: Option<&str>) -> Result<Box<dyn ProbeSource>, LogError> {
+        let own = || format!("{}/{PROBES_PATH}", self.place.trim_end_matches('/'));
+        let place = place.map_or_else(own, str::to_owned);
+        if !is_address(&place) {
+            return Ok(Box::new(FolderProbes::new(&PathBuf::from(place))));
+        }
+        let source = HttpSource::new(&place)?;
+        Ok(Box::new(ServedProbes::new(move |path: &str, limit: usize| {
+            source.read(path, limit).map_err(|error| error.to_string())
+        })))
+    }
+}
+
+fn source(place: &str) -> Result<Box<dyn LogSource>, SourceError> {
+    Ok(if is_address(place) {
+        Box::new(HttpSource::new(place)?)
+    } else {
+        Box::new(FolderSource(PathBuf::from(place)))
+    })
+}
+
+fn is_address(place: &str) -> bool {
+    place.starts_with("http://") || place.starts_with("https://")
+}
+
+impl From<CheckpointError> for LogError {
+    fn from(error: CheckpointError) -> Self {
+        LogError::Head(error.into())
+    }
+}
