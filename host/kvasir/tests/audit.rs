@@ -33,7 +33,7 @@ impl Place {
         let key = PublisherKey { key: publisher().verifying_key(), name: None };
         let trust = folder.path().join("trust");
         std::fs::create_dir(&trust).unwrap();
-        std::fs::write(trust.join("publisher.pub"), format!("{key}\n")).unwrap();
+        std::fs::write(trust.join("publisher.pub"), key.line() + "\n").unwrap();
         std::fs::write(folder.path().join("swiglu.kvp"), &package).unwrap();
         std::fs::write(folder.path().join("log.vkey"), log_vkey()).unwrap();
         let mut scene = Scene::new();
