@@ -4,6 +4,7 @@
 //! note is stored or not, and sending it again gives the answer. For the LAN: no TLS, no credentials; what a note may do
 //! hangs on its signatures.
 
+mod checking;
 pub(crate) mod connections;
 mod log_files;
 mod probes;
@@ -35,7 +36,8 @@ use crate::api::{Accepted, DEFAULT_PAGE, Ready, STORED_BEFORE, STORED_HEADER, ST
 use crate::explorer::{self, Explorer};
 use crate::publish::Publisher;
 use crate::refusal::{LedgerError, Refusal};
-use crate::store::{Answers, Store, sqlite_version};
+use crate::store::{Answers, Incoming, Store, sqlite_version};
+use checking::Checking;
 use publishing::Publishing;
 pub(crate) use reader::Readers;
 use writer::Writer;
@@ -138,9 +140,11 @@ pub async fn serve_beside(
     let log = beside.log;
     let log_folder = log.as_ref().map(|log| log.folder().to_owned());
     let publishing = log.map(Publishing::start);
+    let checking = Checking::new(store.keys().clone());
     let (writer, writing) = Writer::start(store, clock.clone());
     let more = beside.probes.map(probes::routes).unwrap_or_default();
-    let service = Service(Arc::new(Inner { writer: writer.clone(), readers, network, clock, log_folder }));
+    let inner = Inner { writer: writer.clone(), checking, readers, network, clock, log_folder };
+    let service = Service(Arc::new(inner));
     connections::run(listener, routes(service, pages, more, limits.request_time), limits, stop).await;
     let _ = tokio::task::spawn_blocking(move || {
         writer.end();
@@ -168,6 +172,7 @@ struct Service(Arc<Inner>);
 
 struct Inner {
     writer: Writer,
+    checking: Checking,
     readers: Arc<Readers>,
     network: NetworkName,
     clock: Clock,
@@ -198,6 +203,15 @@ fn routes(service: Service, pages: Explorer, more: Router, request_time: Duratio
 }
 
 impl Service {
+    /// Verifies a note beside the writer, then has it stored. The answer comes after the commit.
+    async fn accept(
+        &self,
+        read: impl FnOnce() -> Result<Incoming, LedgerError> + Send + 'static,
+    ) -> Result<Accepted, Failure> {
+        let note = self.0.checking.check(self.0.readers.clone(), read).await?;
+        Ok(self.0.writer.accept(note).await?)
+    }
+
     async fn write<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Store, u64) -> Result<T, LedgerError> + Send + 'static,
@@ -220,8 +234,7 @@ async fn post_receipt(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Failure> {
     let body = note_bytes(body)?;
-    let accepted = service.write(move |store, now| store.accept_receipt(&body, now)).await?;
-    Ok(stored(accepted))
+    Ok(stored(service.accept(move || Incoming::receipt(&body)).await?))
 }
 
 async fn post_note(
@@ -229,8 +242,7 @@ async fn post_note(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Failure> {
     let body = note_bytes(body)?;
-    let accepted = service.write(move |store, now| store.accept_note(&body, now)).await?;
-    Ok(stored(accepted))
+    Ok(stored(service.accept(move || Incoming::note(&body)).await?))
 }
 
 async fn post_settlement(
@@ -238,8 +250,7 @@ async fn post_settlement(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Failure> {
     let body = note_bytes(body)?;
-    let accepted = service.write(move |store, now| store.accept_settlement(&body, now)).await?;
-    Ok(stored(accepted))
+    Ok(stored(service.accept(move || Incoming::settlement(&body)).await?))
 }
 
 #[derive(Deserialize)]

@@ -8,6 +8,8 @@ mod answers;
 mod beliefs;
 mod file;
 mod findings;
+mod group;
+mod incoming;
 mod log_rows;
 mod measures;
 mod notes;
@@ -17,6 +19,7 @@ mod settlements;
 mod verify;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kvasir_merkle::{Accumulator, Hash};
 use kvasir_wire::id::{KeyDigest, WalletDigest};
@@ -26,6 +29,8 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 
 pub use answers::{Answers, Conflict, Entry, Following, Found, MOST_ROWS, Point, Posting, Stretch};
 pub use file::{OLDEST_SQLITE, open_for_reading, sqlite_version};
+pub use group::MAX_GROUP;
+pub use incoming::Incoming;
 pub use log_rows::{entries_between, head_of_entries, last_origin};
 pub use verify::{Balance, VerifyError, VerifyReport};
 
@@ -68,8 +73,12 @@ struct Writing<'a> {
     tree: Accumulator,
     /// Unix seconds, never below the latest entry's.
     now: u64,
+    /// The ledger's clock as it is, even where it ran backwards.
+    clock: u64,
     /// True where a refusal leaves evidence that must be kept.
     keep_evidence: bool,
+    /// The note at work, with what was found out about it before.
+    incoming: Option<Arc<Incoming>>,
 }
 
 /// An account of the double entry.
@@ -122,6 +131,11 @@ impl Store {
         &self.path
     }
 
+    /// The keys that it believes.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
     /// Bounds the file's size: what would make it larger is refused like a full disk, and nothing is damaged. A size
     /// below the present one stops all growth.
     pub fn limit_size(&mut self, bytes: u64) -> Result<(), LedgerError> {
@@ -167,32 +181,17 @@ impl Store {
 
     /// Stores a receipt. `now` in Unix seconds by the ledger's clock.
     pub fn accept_receipt(&mut self, note: &[u8], now: u64) -> Result<Accepted, LedgerError> {
-        self.write(now, |writing| writing.receipt(parse(note)?))
+        self.accept(Incoming::receipt(note)?, now)
     }
 
     /// Stores a price, grant, fund, delegate or correct note.
     pub fn accept_note(&mut self, note: &[u8], now: u64) -> Result<Accepted, LedgerError> {
-        self.write(now, |writing| writing.note(parse(note)?))
+        self.accept(Incoming::note(note)?, now)
     }
 
     /// Stores a settlement and credits the wallet, pending.
     pub fn accept_settlement(&mut self, note: &[u8], now: u64) -> Result<Accepted, LedgerError> {
-        self.write(now, |writing| {
-            // Here a clock that ran backwards would shorten the time for objections; receipts lose nothing by it.
-            if writing.now > now {
-                return Err(Refusal::new(
-                    503,
-                    "clock_backwards",
-                    format!(
-                        "the ledger's clock says {now}, but its latest entry is of {} (Unix seconds)",
-                        writing.now
-                    ),
-                    "have the ledger's operator set the clock; settlements wait until it has caught up",
-                )
-                .into());
-            }
-            writing.settlement(parse(note)?)
-        })
+        self.accept(Incoming::settlement(note)?, now)
     }
 
     /// Posts every settlement whose 24 hours are over. Returns how many.
@@ -227,9 +226,18 @@ impl Store {
         let current =
             if tree.size() == next { tree.clone() } else { rows::tree(&transaction).map_err(&failed)? };
         let latest = rows::latest_time(&transaction).map_err(&failed)?;
-        let now = now.max(latest);
-        let mut writing =
-            Writing { transaction, path, network, keys, tree: current, now, keep_evidence: false };
+        let (clock, now) = (now, now.max(latest));
+        let mut writing = Writing {
+            transaction,
+            path,
+            network,
+            keys,
+            tree: current,
+            now,
+            clock,
+            keep_evidence: false,
+            incoming: None,
+        };
         let result = change(&mut writing);
         if result.is_ok() || writing.keep_evidence {
             let Writing { transaction, tree: grown, .. } = writing;
@@ -244,8 +252,11 @@ impl Writing<'_> {
     /// Appends an accepted note. The caller has checked that its text is not there yet.
     fn append(&mut self, kind: &str, note: &Note) -> Result<Accepted, LedgerError> {
         let number = self.tree.size();
-        let leaf = note.leaf_hash();
-        self.tree.push(leaf);
+        // Hashed before, where this is the note that came in.
+        let known = self.incoming.clone().filter(|incoming| incoming.note == *note);
+        let known = known.unwrap_or_else(|| Arc::new(Incoming::of(note.clone())));
+        let Incoming { bytes, id, leaf, .. } = &*known;
+        self.tree.push(*leaf);
         self.transaction
             .prepare_cached(
                 "INSERT INTO entries (number, kind, id, leaf, root, received, note) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -254,18 +265,18 @@ impl Writing<'_> {
                 insert.execute(params![
                     signed(number),
                     kind,
-                    note.text_digest(),
+                    id,
                     leaf.0,
                     self.tree.root().0,
                     signed(self.now),
-                    note.to_string()
+                    bytes
                 ])
             })
             .map_err(at(self.path))?;
         Ok(Accepted {
             index: number,
             kind: kind.to_owned(),
-            id: Hash(note.text_digest()).to_string(),
+            id: Hash(*id).to_string(),
             leaf: leaf.to_string(),
             settlement: None,
             repeated: false,

@@ -1,6 +1,6 @@
-//! The one thread that writes.
+//! The one thread that writes. While it waits for the disk, notes gather; the next transaction takes them all.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -8,12 +8,15 @@ use tokio::sync::oneshot;
 use tracing::{error, info};
 
 use super::{Clock, MAX_WAITING_WRITES, SWEEP_EVERY};
+use crate::api::Accepted;
 use crate::refusal::LedgerError;
-use crate::store::Store;
+use crate::store::{Incoming, MAX_GROUP, Store};
 
 type Change = Box<dyn FnOnce(&mut Store, u64) + Send>;
+type Answer = oneshot::Sender<Result<Accepted, LedgerError>>;
 
 enum Job {
+    Note(Box<Incoming>, Answer),
     Change(Change),
     End,
 }
@@ -31,19 +34,23 @@ impl Writer {
         (Self { jobs }, thread)
     }
 
+    /// Stores a note, together with others that wait. The answer comes after the commit.
+    pub(super) async fn accept(&self, note: Incoming) -> Result<Accepted, LedgerError> {
+        let (answer, waiting) = oneshot::channel();
+        self.send(Job::Note(Box::new(note), answer))?;
+        waiting.await.unwrap_or(Err(LedgerError::Busy("the writer has ended")))
+    }
+
+    /// Anything else that needs the store.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Store, u64) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, LedgerError> {
         let (answer, waiting) = oneshot::channel();
-        let job = Job::Change(Box::new(move |store, now| {
+        self.send(Job::Change(Box::new(move |store, now| {
             // The caller may have hung up; the change is made all the same.
             let _ = answer.send(change(store, now));
-        }));
-        self.jobs.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => LedgerError::Busy("too many notes are waiting to be written"),
-            TrySendError::Disconnected(_) => LedgerError::Busy("the writer has ended"),
-        })?;
+        })))?;
         waiting.await.unwrap_or(Err(LedgerError::Busy("the writer has ended")))
     }
 
@@ -52,21 +59,63 @@ impl Writer {
         // It fails only where the thread has ended already.
         let _ = self.jobs.send(Job::End);
     }
+
+    fn send(&self, job: Job) -> Result<(), LedgerError> {
+        self.jobs.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => LedgerError::Busy("too many notes are waiting to be written"),
+            TrySendError::Disconnected(_) => LedgerError::Busy("the writer has ended"),
+        })
+    }
 }
 
 fn run(mut store: Store, queue: &Receiver<Job>, clock: &Clock) {
     let mut next_sweep = Instant::now();
+    // What was taken from the queue and is no note, so that it ended a group.
+    let mut held: Option<Job> = None;
     loop {
         if Instant::now() >= next_sweep {
             sweep(&mut store, clock());
             next_sweep = Instant::now() + SWEEP_EVERY;
         }
-        match queue.recv_timeout(next_sweep.saturating_duration_since(Instant::now())) {
+        let job = match held.take() {
+            Some(job) => Ok(job),
+            None => queue.recv_timeout(next_sweep.saturating_duration_since(Instant::now())),
+        };
+        match job {
+            Ok(Job::Note(note, answer)) => {
+                let (notes, answers, next) = gather(*note, answer, queue);
+                held = next;
+                let stored = store.accept_group(notes, clock());
+                for (answer, stored) in answers.into_iter().zip(stored) {
+                    // The caller may have hung up; the note is stored all the same.
+                    let _ = answer.send(stored);
+                }
+            }
             Ok(Job::Change(change)) => change(&mut store, clock()),
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => return,
         }
     }
+}
+
+/// The notes that wait already: nobody is kept waiting for more.
+fn gather(
+    first: Incoming,
+    answer: Answer,
+    queue: &Receiver<Job>,
+) -> (Vec<Incoming>, Vec<Answer>, Option<Job>) {
+    let (mut notes, mut answers) = (vec![first], vec![answer]);
+    while notes.len() < MAX_GROUP {
+        match queue.try_recv() {
+            Ok(Job::Note(note, answer)) => {
+                notes.push(*note);
+                answers.push(answer);
+            }
+            Ok(other) => return (notes, answers, Some(other)),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+        }
+    }
+    (notes, answers, None)
 }
 
 fn sweep(store: &mut Store, now: u64) {

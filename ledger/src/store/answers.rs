@@ -27,8 +27,8 @@ const MAX_PARTS: usize = 256;
 
 /// The questions, over any connection to a ledger's file.
 pub struct Answers<'a> {
-    connection: &'a Connection,
-    path: &'a Path,
+    pub(super) connection: &'a Connection,
+    pub(super) path: &'a Path,
 }
 
 /// A session's latest receipt and the end of its last settlement.

@@ -149,7 +149,7 @@ impl Writing<'_> {
         let statement = S::parse(note.text()).map_err(Refusal::from)?;
         // First the network: a key of another network's treasury should not read as an unknown signer.
         self.check_network(statement.network())?;
-        S::verify(note, keys).map_err(|error: AccountError| Refusal::from(error))?;
+        self.verify::<S>(note, keys).map_err(|error: AccountError| Refusal::from(error))?;
         Ok(statement)
     }
 }

@@ -5,7 +5,7 @@ use kvasir_wire::id::SessionId;
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::money::MeteredBytes;
 use kvasir_wire::note::Note;
-use kvasir_wire::receipt::{ContinuityError, Receipt, ReceiptError, ReceiptKeys, SignedReceipt};
+use kvasir_wire::receipt::{ContinuityError, Receipt, ReceiptError, ReceiptKeys};
 use rusqlite::{OptionalExtension, params};
 
 use super::{CLOCK_SKEW_SECONDS, Writing, at, rows, signed};
@@ -28,7 +28,7 @@ impl Writing<'_> {
             worker: self.worker_of(&receipt)?,
             backbone: grant.backbone,
         };
-        SignedReceipt::verify(note.clone(), &keys).map_err(Refusal::from)?;
+        self.verify_receipt(&note, &keys).map_err(Refusal::from)?;
         self.check_price(&receipt)?;
         self.check_clock(&receipt)?;
         self.check_place(&receipt, &note)?;

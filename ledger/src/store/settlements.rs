@@ -26,13 +26,26 @@ const READ_AGAIN: &str = "ask GET /v1/unsettled again and settle what it says";
 
 impl Writing<'_> {
     pub(super) fn settlement(&mut self, note: Note) -> Result<Accepted, LedgerError> {
+        // Here a clock that ran backwards would shorten the time for objections; receipts lose nothing by it.
+        if self.now > self.clock {
+            return Err(Refusal::new(
+                503,
+                "clock_backwards",
+                format!(
+                    "the ledger's clock says {}, but its latest entry is of {} (Unix seconds)",
+                    self.clock, self.now
+                ),
+                "have the ledger's operator set the clock; settlements wait until it has caught up",
+            )
+            .into());
+        }
         let settlement = Settlement::parse(note.text()).map_err(Refusal::from)?;
         let id = settlement.id();
         if let Some(first) = self.stored(&note)? {
             return Ok(Accepted { settlement: Some(id.to_string()), ..accepted(first) });
         }
         self.check_network(&settlement.network)?;
-        Settlement::verify(&note, &self.keys.settlers).map_err(Refusal::from)?;
+        self.verify::<Settlement>(&note, &self.keys.settlers).map_err(Refusal::from)?;
         if let Some(row) = self.settlement_by_id(id)? {
             let message =
                 format!("settlement {id} exists with another content; these receipts are credited already");
