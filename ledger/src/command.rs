@@ -2,6 +2,7 @@
 //! standard error. Exit code 0: done; 1: failed or refused; 2: wrong usage.
 
 mod ask;
+mod audit;
 mod check;
 mod export;
 mod keep;
@@ -60,6 +61,7 @@ enum Command {
     Verify(check::Verify),
     /// Write a table as CSV or JSON
     Export(export::Export),
+    Audit(audit::AuditLog),
     Publish(public_log::Publish),
     Backup(public_log::Backup),
     Restore(public_log::Restore),
@@ -92,6 +94,7 @@ pub fn main() -> ExitCode {
         Command::Receipts(command) => command.run(json),
         Command::Verify(command) => command.run(json),
         Command::Export(command) => command.run(json),
+        Command::Audit(command) => command.run(json),
         Command::Publish(command) => command.run(json),
         Command::Backup(command) => command.run(json),
         Command::Restore(command) => command.run(json),

@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test that unwraps fails, which is what it should do
 
 pub mod api;
+pub mod audit;
 pub mod client;
 pub mod files;
 pub mod log;

@@ -74,17 +74,18 @@ impl Verify {
 }
 
 /// A line on a terminal once the check takes longer.
-struct Progress {
+/// Says on a terminal how far a long check has come.
+pub(super) struct Progress {
     began: Instant,
     shown: Option<Instant>,
 }
 
 impl Progress {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { began: Instant::now(), shown: None }
     }
 
-    fn show(&mut self, done: u64, all: u64) {
+    pub(super) fn show(&mut self, done: u64, all: u64) {
         let due = self.shown.map_or(self.began + QUIET, |shown| shown + QUIET / 10);
         if Instant::now() >= due && std::io::stderr().is_terminal() {
             self.shown = Some(Instant::now());
@@ -93,7 +94,7 @@ impl Progress {
         }
     }
 
-    fn clear(&self) {
+    pub(super) fn clear(&self) {
         if self.shown.is_some() {
             eprintln!();
         }

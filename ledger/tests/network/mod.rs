@@ -1,6 +1,8 @@
 //! A small network for tests: one key for each party, and the notes that they sign.
 #![allow(clippy::unwrap_used, dead_code)] // test support: a failure should fail the test; not every test uses all of it
 
+pub mod good_log;
+
 use kvasir_ledger::api::Accepted;
 use kvasir_ledger::refusal::{LedgerError, Refusal};
 use kvasir_ledger::store::{Keys, Store};
