@@ -40,6 +40,9 @@ fn remote_experts_give_the_same_tokens_and_logits_and_are_credited_exactly() {
         assert!(wallet["bytes"].as_u64().unwrap() > 0, "both workers served something: {report}");
     }
     assert_eq!(report["round_trips_per_token"], 4.0, "one a layer: {report}");
+    let audit = &report["audit"];
+    assert_eq!((&audit["drawn"], &audit["right"]), (&24.into(), &24.into()), "{report}");
+    assert!(audit["records"].as_u64() == report["remote_calls"].as_u64(), "{report}");
 }
 
 #[test]
@@ -59,6 +62,12 @@ fn one_flipped_bit_of_one_result_is_reported() {
     assert!(report["cosine"].as_f64().unwrap() < 1.0, "{report}");
     assert!(report["first_difference"]["position"].is_u64(), "{report}");
     assert_eq!(report["control"], "flip-bit");
+    // The audit finds that one call among all of them, and says which bits.
+    let audit = &report["audit"];
+    let [records, drawn, right, convicted] =
+        ["records", "drawn", "right", "convicted"].map(|name| audit[name].as_u64().unwrap());
+    assert_eq!((drawn, right, convicted), (records, records - 1, 1), "{report}");
+    assert!(audit["first_finding"].as_str().unwrap().starts_with("1 values differ, first row "), "{report}");
 }
 
 #[test]

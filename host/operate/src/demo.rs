@@ -3,6 +3,7 @@
 //! Gateway, hub, ledger, settlement poller, both backbones and every worker are processes of their own, driven through the
 //! command lines that people use. Keys, certificate, ledger and logs are made anew in a temporary folder.
 
+pub mod audited;
 pub mod compare;
 mod fields;
 pub mod generation;
@@ -27,6 +28,11 @@ use crate::settings::Settings;
 /// What is asked where no prompt is named; the first continues with " Paris."
 const PROMPTS: &[&str] =
     &["The capital of France is", "Die Hauptstadt von Norwegen ist", "Ibu kota Jepang adalah"];
+
+/// Calls that the payer draws and computes again.
+const REPLAYED: usize = 24;
+/// Under the negative control: all of them, so that the wrong one is among them.
+const ALL: usize = 100_000;
 
 /// What `kvasir demo` may be told.
 pub struct DemoOptions {
@@ -54,8 +60,8 @@ pub struct DemoOptions {
     pub keep: Option<PathBuf>,
 }
 
-/// `kvasir demo`. The exit code is a failure where local and remote differ (with workers on a GPU: in a token), and under
-/// `flip_bit` where they do not.
+/// `kvasir demo`. The exit code is a failure where local and remote differ (with workers on a GPU: in a token) or a replayed
+/// call is wrong, and under `flip_bit` where they do not or not exactly one is.
 ///
 /// # Errors
 /// Where a program is missing, does not start, or fails; its log is part of the message.
@@ -100,11 +106,13 @@ pub fn command(options: &DemoOptions, json: bool) -> Result<ExitCode> {
     let remote = network.run_remote(&prompts, options.tokens, &options.remote_layers, options.placement)?;
     steps.step("waiting for receipts and credit");
     let account = network.settled(&remote)?;
+    steps.step("computing drawn calls again on three engines");
+    let audited = network.audit(if options.flip_bit { ALL } else { REPLAYED })?;
     steps.finish();
 
     let comparison = Comparison::of(&local, &remote)?;
     let kernels = network.kernels.clone();
-    let report = DemoReport::new(options, &local, &remote, &comparison, &account, &kernels);
+    let report = DemoReport::new(options, &local, &remote, &comparison, &account, &kernels, &audited);
     network.stop();
     report.print(json)?;
     let as_promised = match options.device {
@@ -112,7 +120,12 @@ pub fn command(options: &DemoOptions, json: bool) -> Result<ExitCode> {
         // Bits may move within the tolerance; no token of these prompts may.
         DeviceChoice::Gpu => comparison.identical_tokens && report.classes_are("tolerance"),
     };
-    Ok(if !as_promised || !report.credit_is_exact() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let audit_as_promised = if options.flip_bit { audited.convicted == 1 } else { audited.is_well() };
+    Ok(if !as_promised || !audit_as_promised || !report.credit_is_exact() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// A folder to keep must be new or empty: keys and a ledger from an earlier demo are not mixed with this one's.

@@ -157,6 +157,30 @@ impl Drop for Server {
 /// # Errors
 /// Where it cannot start, fails (its standard error is part of the message), or prints no JSON.
 pub fn report(command: &mut Command) -> Result<Value> {
+    let (name, status, text, errors) = run(command)?;
+    if !status.success() {
+        bail!("{name} {} failed ({status}):\n{}", arguments(command), errors.trim_end());
+    }
+    parsed(&name, command, &text)
+}
+
+/// As [`report`], of a command whose exit code 1 is part of its answer. Gives whether it was 0.
+///
+/// # Errors
+/// Where it cannot start, or prints no JSON (its standard error is part of the message).
+pub fn answer(command: &mut Command) -> Result<(bool, Value)> {
+    let (name, status, text, errors) = run(command)?;
+    let value = parsed(&name, command, &text).with_context(|| errors.trim_end().to_owned())?;
+    Ok((status.success(), value))
+}
+
+fn parsed(name: &str, command: &Command, text: &str) -> Result<Value> {
+    serde_json::from_str(text)
+        .with_context(|| format!("{name} {} printed no JSON: {text:?}", arguments(command)))
+}
+
+/// Runs a command to its end: its name, how it ended, what it printed, and its complaints.
+fn run(command: &mut Command) -> Result<(String, ExitStatus, String, String)> {
     let name = command.get_program().display().to_string();
     let mut child = command
         .stdin(Stdio::null())
@@ -178,12 +202,7 @@ pub fn report(command: &mut Command) -> Result<Value> {
         .read_to_string(&mut text)
         .with_context(|| format!("cannot read what {name} prints"))?;
     let status = child.wait().with_context(|| format!("cannot wait for {name}"))?;
-    let errors = reader.join().unwrap_or_default();
-    if !status.success() {
-        bail!("{name} {} failed ({status}):\n{}", arguments(command), errors.trim_end());
-    }
-    serde_json::from_str(&text)
-        .with_context(|| format!("{name} {} printed no JSON: {text:?}", arguments(command)))
+    Ok((name, status, text, reader.join().unwrap_or_default()))
 }
 
 /// However this process ends, the child is asked to end too: a demo that is killed leaves nothing running.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use kvasir_merkle::{Accumulator, Hash, leaf_hash};
-use kvasir_wire::account::{Delegation, Grant, Statement};
+use kvasir_wire::account::{Delegation, Grant, KeyBelief, Statement};
 use kvasir_wire::id::KeyDigest;
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::note::Note;
@@ -16,11 +16,6 @@ use kvasir_wire::probe::ProbeName;
 use kvasir_wire::receipt::{RECEIPT_KIND, Receipt, ReceiptKeys, SignedReceipt};
 
 use crate::error::ReplayError;
-
-/// First line of a note that names a key and its role.
-const KEY_KIND: &str = "kvasir.example/key@v1";
-/// Begins the line of such a note that holds the key.
-const KEY_LINE: &str = "key ";
 
 /// Reads leaves in their order.
 pub struct LogReader {
@@ -76,9 +71,8 @@ impl LogReader {
             self.know(Grant::parse(note.text()).ok().map(|grant| grant.backbone));
         } else if kind == Delegation::KIND {
             self.know(Delegation::parse(note.text()).ok().map(|delegation| delegation.worker));
-        } else if kind == KEY_KIND {
-            let key = note.text().lines().find_map(|line| line.strip_prefix(KEY_LINE));
-            self.know(key.and_then(|key| key.parse().ok()));
+        } else if kind == KeyBelief::KIND {
+            self.know(KeyBelief::parse(note.text()).ok().map(|belief| belief.key));
         }
     }
 

@@ -14,12 +14,13 @@ use kvasir_wire::receipt::Receipt;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::audited::Audited;
 use super::fields::{number, text};
 use super::generation::Generation;
 use super::programs::Programs;
 use super::report::Steps;
 use crate::choices::{AcceptChoice, DeviceChoice};
-use crate::process::{Server, report};
+use crate::process::{Server, answer, report};
 use crate::remote::PlacementChoice;
 use crate::{delay, key_file};
 
@@ -31,8 +32,13 @@ const FUND_NANOKVR: u64 = 1_000_000_000;
 const WORKER_WITHIN: Duration = Duration::from_secs(60);
 /// How long receipts may take to be credited after the last call.
 const CREDIT_WITHIN: Duration = Duration::from_secs(60);
+/// How long receipts that are credited may take to stand in the published log.
+const PUBLISHED_WITHIN: Duration = Duration::from_secs(30);
 /// How often the settlement poller of the demo asks.
 const SETTLE_INTERVAL: &str = "200ms";
+
+/// Folder of the rows that the backbone keeps, for its own audit.
+const KEPT_ROWS: &str = "kept-rows";
 
 /// What the network is made of.
 pub struct NetworkOptions {
@@ -284,7 +290,8 @@ impl Network {
                 .arg(key(&self.folder, "backbone"))
                 .args(["--workers", &self.wallets.len().to_string()])
                 .args(["--remote-layers", layers, "--placement", placement.name()])
-                .args(["--accept", accept(self.device).name()]);
+                .args(["--accept", accept(self.device).name(), "--keep-rows"])
+                .arg(self.folder.join(KEPT_ROWS));
             if let Some(deadline) = self.deadline {
                 command.args(["--deadline", &format!("{}us", deadline.as_micros())]);
             }
@@ -328,6 +335,29 @@ impl Network {
                 );
             }
             thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Audit the log that the ledger publishes, and replay up to `items` of the calls whose rows the backbone kept.
+    ///
+    /// # Errors
+    /// Where `kvasir audit` fails, or the receipts are not published in time.
+    pub fn audit(&self, items: usize) -> Result<Audited> {
+        let url = format!("http://{}", self.ledger.address);
+        let deadline = Instant::now() + PUBLISHED_WITHIN;
+        loop {
+            let mut command = self.programs.kvasir();
+            command.args(["audit", &url, "--replay", &items.to_string(), "--log-key"]);
+            command.arg(self.folder.join("ledger/log.vkey")).arg("--probes").arg(self.folder.join(KEPT_ROWS));
+            command.arg("--model").arg(&self.model);
+            // Until the first head is published there is nothing to audit.
+            let answered = answer(&mut command);
+            let over = Instant::now() >= deadline;
+            match answered {
+                Ok((_, value)) if number(&value, "faulty")? == 0 || over => return Audited::read(&value),
+                Err(error) if over => return Err(error),
+                _ => thread::sleep(Duration::from_millis(500)),
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::DemoOptions;
+use super::audited::Audited;
 use super::compare::Comparison;
 use super::generation::Generation;
 use super::network::{Account, WorkerKernel};
@@ -60,6 +61,7 @@ pub struct DemoReport<'a> {
     comparison: &'a Comparison,
     account: &'a Account,
     kernels: &'a [WorkerKernel],
+    audited: &'a Audited,
 }
 
 impl<'a> DemoReport<'a> {
@@ -71,6 +73,7 @@ impl<'a> DemoReport<'a> {
         comparison: &'a Comparison,
         account: &'a Account,
         kernels: &'a [WorkerKernel],
+        audited: &'a Audited,
     ) -> DemoReport<'a> {
         let prompts = local
             .answers
@@ -83,7 +86,7 @@ impl<'a> DemoReport<'a> {
                 identical: local.tokens == remote.tokens,
             })
             .collect();
-        DemoReport { options, prompts, local, remote, comparison, account, kernels }
+        DemoReport { options, prompts, local, remote, comparison, account, kernels, audited }
     }
 
     /// Whether the wallets were credited exactly what the metered bytes are worth, and hub and backbone counted alike (where
@@ -134,6 +137,7 @@ impl<'a> DemoReport<'a> {
             "device": self.options.device.name(),
             "classes": self.remote.classes,
             "kernels": self.kernels,
+            "audit": self.audited,
             "remote_layers": self.options.remote_layers,
             "control": if self.options.flip_bit { Some("flip-bit") } else { None },
         }))
@@ -202,6 +206,21 @@ impl<'a> DemoReport<'a> {
         }
         if !self.credit_is_exact() {
             lines.push(format!("credit        DOES NOT MATCH: {} nanoKVR", self.account.credited_nanokvr));
+        }
+        lines.push(format!(
+            "audit         {} of {} calls drawn and computed again on three engines: {}",
+            self.audited.drawn,
+            self.audited.records,
+            match (self.audited.convicted, self.audited.tolerance) {
+                (0, 0) if self.audited.is_well() => "all right, bit for bit".to_owned(),
+                (0, count) if self.audited.is_well() =>
+                    format!("{count} of class tolerance, which bytes convict nobody of"),
+                (0, _) => format!("{} RIGHT", self.audited.right),
+                (count, _) => format!("{count} WRONG"),
+            }
+        ));
+        if let Some(finding) = &self.audited.first_finding {
+            lines.push(format!("              {finding}"));
         }
         if self.options.flip_bit {
             lines.push(format!(
