@@ -4,6 +4,7 @@
 mod ask;
 mod audit;
 mod check;
+mod evidence;
 mod export;
 mod keep;
 mod public_log;
@@ -62,6 +63,10 @@ enum Command {
     /// Write a table as CSV or JSON
     Export(export::Export),
     Audit(audit::AuditLog),
+    Prove(evidence::Prove),
+    CheckProof(evidence::CheckProof),
+    Fraud(evidence::Fraud),
+    Convict(evidence::Convict),
     Publish(public_log::Publish),
     Backup(public_log::Backup),
     Restore(public_log::Restore),
@@ -95,6 +100,10 @@ pub fn main() -> ExitCode {
         Command::Verify(command) => command.run(json),
         Command::Export(command) => command.run(json),
         Command::Audit(command) => command.run(json),
+        Command::Prove(command) => command.run(json),
+        Command::CheckProof(command) => command.run(json),
+        Command::Fraud(command) => command.run(json),
+        Command::Convict(command) => command.run(json),
         Command::Publish(command) => command.run(json),
         Command::Backup(command) => command.run(json),
         Command::Restore(command) => command.run(json),

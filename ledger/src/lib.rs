@@ -11,6 +11,7 @@
 pub mod api;
 pub mod audit;
 pub mod client;
+pub mod evidence;
 pub mod files;
 pub mod log;
 pub mod plain_text;
