@@ -11,7 +11,7 @@ use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvasir_ledger::server::{listen, serve};
+use kvasir_ledger::server::{ServeLimits, listen, serve_log};
 use kvasir_ledger::store::Store;
 
 fn main() {
@@ -21,8 +21,9 @@ fn main() {
     Store::create(&path, &network.name).unwrap();
     let mut store = Store::open(&path, &network.name, network.keys()).unwrap();
     let played = scene::play(&mut store);
-    let entries = store.answers().head().unwrap().0;
-    scene::publish(&store, &folder, entries - 3);
+    let mut publisher = scene::publisher(&folder);
+    publisher.publish().unwrap();
+    let last = store.answers().head().unwrap().0 - 1;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let (listener, address) = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
@@ -39,6 +40,8 @@ fn main() {
             ("receipt", format!("/digest/{}", played.conflict.0.id())),
             ("settlement", format!("/digest/{}", played.reversed.id())),
             ("correction", "/entries?kind=correct".to_owned()),
+            ("appeals", "/entries?kind=appeal".to_owned()),
+            ("appeal", format!("/entry/{last}")),
             ("worker", format!("/digest/{}", played.networks[0].worker.public().digest())),
             ("missing", "/entry/999999".to_owned()),
         ];
@@ -53,6 +56,8 @@ fn main() {
         let stop = async {
             let _ = ended.await;
         };
-        serve(listener, store, network.name.clone(), Arc::new(|| scene::END), stop).await.unwrap();
+        let limits = ServeLimits::default();
+        let clock = Arc::new(|| scene::END);
+        serve_log(limits, listener, store, network.name.clone(), clock, Some(publisher), stop).await.unwrap();
     });
 }

@@ -36,6 +36,7 @@ use frame::{Page, Problem};
 use index::Index;
 
 pub(crate) use frame::no_such_page;
+pub(crate) use published::PublicLog;
 
 /// Entries that one visit takes into the index at most; the rest is read between visits.
 const ENTRIES_A_VISIT: u32 = 256;
@@ -50,6 +51,8 @@ struct Inner {
     readers: Arc<Readers>,
     /// Where the ledger's file lies, and the index beside it.
     folder: PathBuf,
+    /// The log that this process publishes, where it does.
+    log: Option<PublicLog>,
     network: NetworkName,
     clock: Clock,
     /// Opened by the first visitor: a ledger that nobody looks at has none.
@@ -72,8 +75,14 @@ struct View<'a> {
 
 impl Explorer {
     /// Pages of the ledger in `folder`. Nothing is opened yet.
-    pub(crate) fn new(readers: Arc<Readers>, folder: PathBuf, network: NetworkName, clock: Clock) -> Self {
-        Self(Arc::new(Inner { readers, folder, network, clock, index: Mutex::default() }))
+    pub(crate) fn new(
+        readers: Arc<Readers>,
+        folder: PathBuf,
+        log: Option<PublicLog>,
+        network: NetworkName,
+        clock: Clock,
+    ) -> Self {
+        Self(Arc::new(Inner { readers, folder, log, network, clock, index: Mutex::default() }))
     }
 
     /// The paths of all pages.

@@ -92,6 +92,11 @@ impl Publisher {
         log_verifier(&self.origin, self.files.key.public())
     }
 
+    /// The witnesses that are asked for every head.
+    pub fn witnesses(&self) -> &[KnownWitness] {
+        &self.files.witnesses
+    }
+
     /// Folder of the files that readers get.
     pub fn folder(&self) -> &Path {
         &self.files.folder

@@ -33,7 +33,7 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use crate::api::{Accepted, DEFAULT_PAGE, Ready, STORED_BEFORE, STORED_HEADER, STORED_NOW};
-use crate::explorer::{self, Explorer};
+use crate::explorer::{self, Explorer, PublicLog};
 use crate::publish::Publisher;
 use crate::refusal::{LedgerError, Refusal};
 use crate::store::{Answers, Incoming, Store, sqlite_version};
@@ -136,8 +136,9 @@ pub async fn serve_beside(
 ) -> Result<(), LedgerError> {
     let readers = Arc::new(Readers::open(store.path(), &network)?);
     let folder = store.path().parent().map(ToOwned::to_owned).unwrap_or_default();
-    let pages = Explorer::new(readers.clone(), folder, network.clone(), clock.clone());
     let log = beside.log;
+    let public_log = log.as_ref().map(PublicLog::of);
+    let pages = Explorer::new(readers.clone(), folder, public_log, network.clone(), clock.clone());
     let log_folder = log.as_ref().map(|log| log.folder().to_owned());
     let publishing = log.map(Publishing::start);
     let checking = Checking::new(store.keys().clone());

@@ -12,7 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kvasir_ledger::log::{Checkpoint, Policy, ProofFile};
-use kvasir_ledger::server::{listen, serve};
+use kvasir_ledger::publish::Publisher;
+use kvasir_ledger::server::{ServeLimits, listen, serve_log};
 use kvasir_ledger::store::{Store, Stretch};
 use network::Network;
 use scene::{END, HOSTILE, Scene};
@@ -32,6 +33,10 @@ struct Answer {
 
 impl Served {
     fn start(path: &Path) -> Self {
+        Self::start_log(path, None)
+    }
+
+    fn start_log(path: &Path, log: Option<Publisher>) -> Self {
         let network = Network::new();
         let store = Store::open(path, &network.name, network.keys()).unwrap();
         let (tell, told) = std::sync::mpsc::channel();
@@ -44,7 +49,8 @@ impl Served {
                 let stop = async {
                     let _ = stopped.await;
                 };
-                serve(listener, store, network.name, Arc::new(|| END), stop).await.unwrap();
+                let (limits, clock) = (ServeLimits::default(), Arc::new(|| END));
+                serve_log(limits, listener, store, network.name, clock, log, stop).await.unwrap();
             });
         });
         let url = format!("http://{}", told.recv().unwrap());
@@ -283,6 +289,26 @@ fn an_entry_shows_its_note_its_place_and_who_signed() {
     ] {
         assert!(page.contains(&part), "lacks {part}");
     }
+    assert!(page.contains("3 of 3 signatures were verified again"), "the hub's key is an entry: {page}");
+    // A finding, what was done about it, and what the worker says to that.
+    for (kind, parts) in [
+        ("audit", ["1 of 1 signatures", "convicted", "Penalty: evidence"]),
+        ("penalty", ["1 of 1 signatures", "three engines", "Appeal: penalty"]),
+        ("appeal", ["1 of 1 signatures", "&lt;script&gt;", "\\u{202e}"]),
+        ("price", ["1 of 1 signatures", "nanokvr-per-byte", "Grant: price"]),
+        ("key", ["1 of 1 signatures", "believed", "settler"]),
+    ] {
+        let list = served.page(&format!("/entries?kind={kind}"));
+        let entry = list.split("href=\"/entry/").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        let page = served.page(&format!("/entry/{entry}"));
+        for part in parts {
+            assert!(page.contains(part), "{kind} lacks {part}: {page}");
+        }
+    }
+    let worker = served.page(&format!("/digest/{}", scene.networks[0].worker.public().digest()));
+    for part in ["Penalty: worker", "Appeal: worker", "Receipt: worker"] {
+        assert!(worker.contains(part), "lacks {part}");
+    }
     // A delegation is signed by the wallet, whose key stands in it.
     let delegation = served.page("/entries?kind=delegate");
     let entry = delegation.split("href=\"/entry/").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
@@ -307,7 +333,7 @@ fn the_log_shows_what_is_published_and_gives_proofs_that_verify() {
         "kvasir.example/atlas/0badcafe",
         "the log's own",
         "witness.example/first",
-        "Cosigned at <time datetime=",
+        "By a key that this ledger's settings do not name",
         "<span class=\"mark\">Yes</span>",
         "<dd>3</dd>",
     ] {
@@ -340,6 +366,33 @@ fn the_log_shows_what_is_published_and_gives_proofs_that_verify() {
     std::fs::write(folder.path().join("log/checkpoint"), "not a checkpoint").unwrap();
     assert_eq!(served.get("/log").status, 500);
     assert!(served.page("/entry/7").contains("cannot be read now"));
+}
+
+#[test]
+fn a_ledger_that_publishes_shows_its_witnesses_and_who_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let scene = played(folder.path());
+    let mut publisher = scene::publisher(folder.path());
+    publisher.publish().unwrap();
+    let vkey = publisher.verifier();
+    let served = Served::start_log(&folder.path().join("ledger.db"), Some(publisher));
+    let page = served.page("/log");
+    for part in [
+        "the log's own",
+        " witness, cosigned at <time datetime=",
+        "witness.example/away",
+        "has not cosigned it yet",
+        "<span class=\"mark\">Yes</span>",
+        &vkey.to_string(),
+        "href=\"/checkpoint\"",
+    ] {
+        assert!(page.contains(part), "lacks {part}: {page}");
+    }
+    let place = served.found(&scene.conflict.0.id().to_string());
+    let proof = ProofFile::parse(served.get(&format!("{place}/proof")).body.as_bytes()).unwrap();
+    let note = served.get(&format!("{place}/note")).body;
+    proof.verify(note.as_bytes(), &Policy::of_log(vkey)).unwrap();
+    assert_eq!(proof.checkpoint.signatures().len(), 2, "the log and one witness");
 }
 
 #[test]

@@ -351,6 +351,7 @@ fn session_page(view: &View<'_>, asked: Hash, stretch: Stretch) -> Result<Page, 
                 p { a href={ "/digest/" (asked) "?in=settle.session" } { "All of them" } }
             }
         }
+        (named_by(view, &[asked])?)
     };
     Ok(view.page("Session", body))
 }

@@ -17,8 +17,10 @@ use super::question::number;
 use super::show::{grouped, moment, stranger};
 use super::{Explorer, View};
 use crate::log::{
-    CHECKPOINT_PATH, Checkpoint, FolderSource, LogSource as _, MAX_CHECKPOINT_BYTES, ProofFile, Prover,
+    CHECKPOINT_PATH, Checkpoint, CosignerKey, FolderSource, LogSource as _, MAX_CHECKPOINT_BYTES, ProofFile,
+    Prover,
 };
+use crate::publish::Publisher;
 
 /// Folder of the log, beside the database.
 const LOG_FOLDER: &str = "log";
@@ -26,34 +28,56 @@ const LOG_FOLDER: &str = "log";
 const LOG_KEY_FILE: &str = "log.vkey";
 /// Longest text of a verifier key that is read.
 const MAX_KEY_BYTES: u64 = 1_024;
-/// Bytes of a cosignature: a time and a signature.
-const COSIGNATURE_BYTES: usize = 72;
 
-/// The published head.
-pub(super) struct Published {
-    pub(super) checkpoint: Checkpoint,
-    note: Note,
-    /// The log's own key, where its file can be read.
-    log: Option<Verifier>,
+/// Where a log lies, and whose signatures are expected on its heads.
+#[derive(Clone)]
+pub(crate) struct PublicLog {
     folder: PathBuf,
+    /// The log's own key, where it is known.
+    key: Option<Verifier>,
+    /// Witnesses that are asked.
+    witnesses: Vec<CosignerKey>,
 }
 
-/// Reads the published head of the ledger in `folder`. None where nothing is published.
-pub(super) fn published(folder: &Path) -> Result<Option<Published>, Problem> {
-    let log = folder.join(LOG_FOLDER);
+/// The published head.
+struct Published {
+    checkpoint: Checkpoint,
+    note: Note,
+    log: PublicLog,
+}
+
+impl PublicLog {
+    /// The log that `publisher` publishes.
+    pub(crate) fn of(publisher: &Publisher) -> Self {
+        Self {
+            folder: publisher.folder().to_owned(),
+            key: Some(publisher.verifier()),
+            witnesses: publisher.witnesses().iter().map(|witness| witness.key.clone()).collect(),
+        }
+    }
+
+    /// The log that another process publishes beside the database in `folder`.
+    fn beside(folder: &Path) -> Self {
+        Self { folder: folder.join(LOG_FOLDER), key: log_key(folder), witnesses: Vec::new() }
+    }
+}
+
+/// Reads the published head. None where nothing is published.
+fn published(view: &View<'_>) -> Result<Option<Published>, Problem> {
+    let log = view.inner.log.clone().unwrap_or_else(|| PublicLog::beside(&view.inner.folder));
     let unreadable = |why: String| {
-        tracing::warn!(folder = %log.display(), why, "the published checkpoint cannot be read");
+        tracing::warn!(folder = %log.folder.display(), why, "the published checkpoint cannot be read");
         Problem::Question(
             StatusCode::INTERNAL_SERVER_ERROR,
             "The published checkpoint cannot be read.".to_owned(),
             "The operator's log says why.".to_owned(),
         )
     };
-    let read = FolderSource(log.clone()).read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES);
+    let read = FolderSource(log.folder.clone()).read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES);
     let Some(bytes) = read.map_err(|error| unreadable(error.to_string()))? else { return Ok(None) };
     let note = Note::parse(&bytes).map_err(|error| unreadable(error.to_string()))?;
     let checkpoint = Checkpoint::parse(note.text()).map_err(|error| unreadable(error.to_string()))?;
-    Ok(Some(Published { checkpoint, note, log: log_key(folder), folder: log }))
+    Ok(Some(Published { checkpoint, note, log }))
 }
 
 fn log_key(folder: &Path) -> Option<Verifier> {
@@ -67,7 +91,7 @@ fn log_key(folder: &Path) -> Option<Verifier> {
 impl Published {
     /// The proof of one entry, verified against the published root.
     fn proof(&self, index: u64, leaf: &Hash, note: &str) -> Result<ProofFile, String> {
-        let source = FolderSource(self.folder.clone());
+        let source = FolderSource(self.log.folder.clone());
         let Checkpoint { size, root, .. } = &self.checkpoint;
         let proof = Prover::new(&source, *size).inclusion(index).map_err(|error| error.to_string())?;
         verify_inclusion(leaf, index, *size, &proof.hashes, root).map_err(|error| error.to_string())?;
@@ -76,23 +100,32 @@ impl Published {
     }
 
     fn signed_by(&self, line: &SignatureLine) -> Markup {
-        let log = self.log.as_ref().filter(|log| *log.name() == line.name && log.id() == line.id);
-        if let Some(log) = log {
-            return match self.note.verify(std::slice::from_ref(log)) {
+        let fails = html! { span.state.reversed { "Does not verify" } };
+        if let Some(key) = self.log.key.as_ref().filter(|key| *key.name() == line.name && key.id() == line.id)
+        {
+            return match self.note.verify(std::slice::from_ref(key)) {
                 Ok(_) => html! { span.state.posted { "Verified" } " the log's own" },
-                Err(_) => html! { span.state.reversed { "Does not verify" } },
+                Err(_) => fails,
             };
         }
-        if line.name == self.checkpoint.origin {
-            return html! { "The log's name; its key is not beside the ledger" };
+        let known = |key: &&CosignerKey| *key.name() == line.name && key.id() == line.id;
+        if let Some(key) = self.log.witnesses.iter().find(known) {
+            return match key.verify_line(self.note.text(), line) {
+                Ok(cosigned) => {
+                    html! { span.state.posted { "Verified" } " witness, cosigned at " (moment(cosigned.time)) }
+                }
+                Err(_) => fails,
+            };
         }
-        let time = line.signature.get(..8).and_then(|time| time.try_into().ok()).map(u64::from_be_bytes);
-        match time {
-            Some(time) if line.signature.len() == COSIGNATURE_BYTES => {
-                html! { "Cosigned at " (moment(time)) "; check it with the witness's key" }
-            }
-            _ => html! { "Of another kind" },
-        }
+        html! { "By a key that this ledger's settings do not name" }
+    }
+
+    /// Witnesses that are asked and are not among the signers of this head.
+    fn missing(&self) -> impl Iterator<Item = &CosignerKey> {
+        let signed = |key: &CosignerKey| {
+            self.note.signatures().iter().any(|line| *key.name() == line.name && key.id() == line.id)
+        };
+        self.log.witnesses.iter().filter(move |key| !signed(key))
     }
 }
 
@@ -113,9 +146,7 @@ pub(super) async fn proof(
 
 fn proof_file(view: &View<'_>, asked: u64) -> Result<String, Problem> {
     let entry = super::entry::find(view, asked)?;
-    let Some(published) =
-        published(&view.inner.folder)?.filter(|published| asked < published.checkpoint.size)
-    else {
+    let Some(published) = published(view)?.filter(|published| asked < published.checkpoint.size) else {
         return Err(Problem::Question(
             StatusCode::NOT_FOUND,
             format!("Entry {} is not published yet, so there is no proof of it.", grouped(asked)),
@@ -135,7 +166,7 @@ fn proof_file(view: &View<'_>, asked: u64) -> Result<String, Problem> {
 
 /// Where an entry stands in the published log, as a field of its page.
 pub(super) fn place_of(view: &View<'_>, number: u64) -> Markup {
-    let published = published(&view.inner.folder);
+    let published = published(view);
     html! {
         div {
             dt { "Proof" }
@@ -161,7 +192,7 @@ pub(super) async fn log(State(explorer): State<Explorer>) -> Result<Page, Proble
     explorer
         .page(|view| {
             let (entries, root) = view.ask(|answers| answers.head())?;
-            let published = published(&view.inner.folder)?;
+            let published = published(view)?;
             let body = html! {
                 h1 { "Log" }
                 p.lead {
@@ -204,7 +235,7 @@ fn published_head(view: &View<'_>, published: &Published, entries: u64) -> Resul
                 div { dt { "Origin" } dd { code.full { (stranger(&origin.to_string())) } } }
                 div { dt { "Entries" } dd { (grouped(*size)) } }
                 div { dt { "Root" } dd { code.full { (root) } } }
-                @if let Some(log) = &published.log { div { dt { "Key of the log" } dd { code.full { (log) } } } }
+                @if let Some(key) = &published.log.key { div { dt { "Key of the log" } dd { code.full { (key) } } } }
             }
             ul.checks {
                 li class=(if here { "holds" } else { "broken" }) {
@@ -222,8 +253,15 @@ fn published_head(view: &View<'_>, published: &Published, entries: u64) -> Resul
                         @for line in published.note.signatures() {
                             tr {
                                 th scope="row" { (stranger(&line.name.to_string())) }
-                                td { code { @for byte in line.id.0 { (format!("{byte:02x}")) } } }
+                                td { code { (line.id) } }
                                 td { (published.signed_by(line)) }
+                            }
+                        }
+                        @for key in published.missing() {
+                            tr {
+                                th scope="row" { (stranger(&key.name().to_string())) }
+                                td { code { (key.id()) } }
+                                td { span.state.pending { "Missing" } " asked for this head, has not cosigned it yet" }
                             }
                         }
                     }
@@ -237,6 +275,9 @@ fn published_head(view: &View<'_>, published: &Published, entries: u64) -> Resul
         section aria-labelledby="checkpoint" {
             h2 #checkpoint { "The checkpoint, as it is" }
             pre.note tabindex="0" aria-labelledby="checkpoint" { (crate::plain_text::printable(&published.note.to_string())) }
+            @if view.inner.log.is_some() {
+                p { "Read it without these pages: " a href="/checkpoint" { "/checkpoint" } ", with the tiles under /tile/." }
+            }
         }
     })
 }

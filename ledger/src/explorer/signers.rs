@@ -67,7 +67,11 @@ fn verdict(note: &Note, line: &SignatureLine, keys: &[PublicKey]) -> Verdict {
 fn keys(view: &View<'_>, note: &Note) -> Result<Vec<PublicKey>, LedgerError> {
     let mut keys = Vec::new();
     named(view, note.text(), &mut keys)?;
-    for entry in view.ask(|answers| answers.entries_page(Some("key"), Stretch::Latest, KEY_ENTRIES))? {
+    let mut about_keys =
+        view.ask(|answers| answers.entries_page(Some("key"), Stretch::Latest, KEY_ENTRIES))?;
+    // The first entry gives the ledger's own key, however many keys came later.
+    about_keys.extend(view.ask(|answers| answers.entry(0))?);
+    for entry in about_keys {
         if let Ok(note) = Note::parse(entry.note.as_bytes()) {
             named(view, note.text(), &mut keys)?;
         }
