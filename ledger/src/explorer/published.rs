@@ -268,8 +268,8 @@ fn published_head(view: &View<'_>, published: &Published, entries: u64) -> Resul
                 }
             }
             p {
-                "A witness has seen that this head extends every head it saw before: whoever asks for several witnesses "
-                "and keeps their keys cannot be shown another history."
+                "A witness has seen that this head extends every head it cosigned before. Readers who each demand more than "
+                "half of the same witnesses are shown one history, as long as those witnesses are honest."
             }
         }
         section aria-labelledby="checkpoint" {
