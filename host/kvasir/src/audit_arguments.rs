@@ -19,6 +19,9 @@ pub struct AuditArguments {
     /// Policy file: logs, witnesses and quorum.
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
+    /// The only treasury key that the log may believe.
+    #[arg(long, value_name = "KEY")]
+    pub treasury: Option<String>,
     /// Draw so many published calls and compute each again.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub replay: usize,
@@ -60,6 +63,7 @@ impl From<&AuditArguments> for AuditOptions {
             log: words.log.clone(),
             log_key: words.log_key.clone(),
             policy: words.policy.clone(),
+            treasury: words.treasury.clone(),
             replay: words.replay,
             probes: words.probes.clone(),
             checkpoint: words.checkpoint.clone(),

@@ -47,7 +47,13 @@ impl Place {
 
     /// Logs and publishes the sessions.
     fn publish(&self, sessions: &[&Session]) {
-        let leaves: Vec<Vec<u8>> = sessions.iter().flat_map(|session| session.leaves.clone()).collect();
+        // Sessions share what they rest on.
+        let mut leaves: Vec<Vec<u8>> = Vec::new();
+        for leaf in sessions.iter().flat_map(|session| &session.leaves) {
+            if !leaves.contains(leaf) {
+                leaves.push(leaf.clone());
+            }
+        }
         write_log(&self.path("log"), &leaves, &[]);
         sessions.iter().for_each(|session| write_probes(&self.path("log/probes"), &session.file));
     }
@@ -80,6 +86,7 @@ fn an_honest_session_is_well_and_a_cheat_is_named_and_stated() {
     let told = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{told}{}", text(&output.stderr));
     assert!(told.contains("all is well: 32 drawn, 32 right"), "{told}");
+    assert!(told.contains("ledger in order: 7 entries, 1 receipts"), "{told}");
 
     // One call of sixteen is answered with zeros.
     let mut answers = place.scene.calls.clone();
@@ -120,6 +127,15 @@ fn an_honest_session_is_well_and_a_cheat_is_named_and_stated() {
         assert_eq!(audit.work, cheat.file.root);
         assert_eq!(audit.checkpoint.0, head.text_digest());
     }
+
+    // The ledger is audited first: what is wrong there is named, and nothing is replayed.
+    let mut leaves = honest.leaves.clone();
+    leaves.swap(5, 6);
+    write_log(&place.path("wrong"), &leaves, &[]);
+    let output = place.audit(&["wrong", "--log-key", "log.vkey", "--replay", "1", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!((&json(&output)["first_bad_index"], &json(&output)["well"]), (&5.into(), &false.into()));
+    assert!(text(&output.stderr).contains("is not in order: entry 5: "), "{}", text(&output.stderr));
 
     // A party of the session states nothing: here the worker itself.
     write_key(&place.path("worker.key"), &SecretKey::from_seed([12; 32]));

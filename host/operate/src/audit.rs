@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use kvasir_model::Model;
 use kvasir_replay::{
-    EngineKind, Limits, LogTrust, PublicLog, Replayer, Report, Survey, Verdict, statement, survey,
+    AuditReport, EngineKind, Limits, LogTrust, PublicLog, Replayer, Report, Survey, Verdict, statement,
+    survey,
 };
 use kvasir_threads::Threads;
 use kvasir_wire::id::PluginDigest;
-use kvasir_wire::key::SecretKey;
+use kvasir_wire::key::{PublicKey, SecretKey};
 use serde_json::{Value, json};
 
 use crate::local::{open_model, threads};
@@ -33,6 +34,8 @@ pub struct AuditOptions {
     pub log_key: Option<String>,
     /// Policy file.
     pub policy: Option<PathBuf>,
+    /// The only treasury key that the log may believe.
+    pub treasury: Option<String>,
     /// Items to replay.
     pub replay: usize,
     /// Folder or address of probe records; none means the log's own.
@@ -81,9 +84,32 @@ pub fn command(settings: &Settings, options: &AuditOptions, json: bool) -> Resul
     let kept = options.checkpoint.as_deref().map(|path| read(path, "checkpoint")).transpose()?;
     let log = PublicLog::open(&options.log, &trust, kept.map(String::into_bytes))
         .with_context(|| format!("cannot audit {}", options.log))?;
+    let spinner = Spinner::new("auditing the ledger");
+    let threads = threads(settings, options.threads)?;
+    let treasury = options.treasury.as_deref().map(str::parse::<PublicKey>).transpose();
+    let treasury = treasury.context("--treasury")?;
+    let audited = match log.audit(treasury, setup::now().0, threads) {
+        Ok(audited) => audited,
+        Err(error) => {
+            drop(spinner);
+            if json {
+                let reason = error.to_string();
+                output::object(&json!({
+                    "log": log_object(&log), "first_bad_index": error.index(), "reason": reason, "well": false }))?;
+            }
+            return Err(error).with_context(|| format!("the ledger of {} is not in order", log.origin()));
+        }
+    };
+    drop(spinner);
     if options.replay == 0 {
-        log.receipts([], &mut |_| {})?;
-        say_log(&log, json)?;
+        if json {
+            output::object(
+                &json!({ "log": log_object(&log), "ledger": ledger_object(&audited), "well": true }),
+            )?;
+        } else {
+            say_log(&log)?;
+            say_ledger(&audited)?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let probes = log.probes(options.probes.as_deref())?;
@@ -93,13 +119,13 @@ pub fn command(settings: &Settings, options: &AuditOptions, json: bool) -> Resul
     let found = survey(probes.as_ref(), &receipts, &log.lot(), options.replay)?;
     drop(spinner);
     if !json {
-        say_log(&log, false)?;
+        say_log(&log)?;
+        say_ledger(&audited)?;
         say_survey(&found)?;
     }
 
     let models = models(settings, options)?;
-    let threads =
-        Threads::new(threads(settings, options.threads)?, "replay").context("no thread to compute on")?;
+    let threads = Threads::new(threads, "replay").context("no thread to compute on")?;
     let find = |digest| find_plugin(settings, options, digest).map_err(|error| format!("{error:#}"));
     let spinner = Spinner::new("digesting the model");
     let mut replayer = Replayer::new(models, &find, limits(options, threads.count()))?;
@@ -146,7 +172,7 @@ pub fn command(settings: &Settings, options: &AuditOptions, json: bool) -> Resul
             .map(|(kind, took)| (kind.name().to_owned(), json!(took.as_secs_f64())))
             .collect();
         output::object(&json!({
-            "log": log_object(&log), "files": found.files, "records": found.records, "work_items": found.work_items,
+            "log": log_object(&log), "ledger": ledger_object(&audited), "files": found.files, "records": found.records, "work_items": found.work_items,
             "faults": found.faults.iter().map(|fault| json!({
                 "file": fault.name.to_string(), "reason": fault.reason })).collect::<Vec<_>>(),
             "faulty": outcome.faulty, "drawn": items, "right": outcome.right, "convicted": outcome.convicted,
@@ -275,15 +301,31 @@ fn write_statement(
     Ok(Some(path))
 }
 
-fn say_log(log: &PublicLog, json: bool) -> Result<()> {
-    if json {
-        return output::object(&json!({ "log": log_object(log) }));
-    }
+fn say_log(log: &PublicLog) -> Result<()> {
     let witnesses = match log.witnesses() {
         [] => "no witness".to_owned(),
         names => format!("witnesses: {}", names.join(", ")),
     };
     output::line(format!("log {}: {} leaves, root {}, {witnesses}", log.origin(), log.size(), log.root()))
+}
+
+fn say_ledger(audited: &AuditReport) -> Result<()> {
+    let AuditReport { entries, receipts, settlements, reversed, signatures, balances, .. } = audited;
+    output::line(format!(
+        "ledger in order: {entries} entries, {receipts} receipts, {settlements} settlements ({reversed} reversed), {signatures} \
+         signatures; {} balances recomputed (kvasir-ledger audit lists them)",
+        balances.len()
+    ))
+}
+
+fn ledger_object(audited: &AuditReport) -> Value {
+    let AuditReport { entries, receipts, settlements, reversed, signatures, balances, .. } = audited;
+    json!({
+        "entries": entries, "receipts": receipts, "settlements": settlements, "reversed": reversed,
+        "signatures": signatures,
+        "balances": balances.iter().map(|balance| json!({
+            "kind": balance.kind, "owner": balance.owner, "nanokvr": balance.nanokvr })).collect::<Vec<_>>(),
+    })
 }
 
 fn log_object(log: &PublicLog) -> Value {

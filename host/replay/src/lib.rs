@@ -28,7 +28,7 @@ pub use engines::{
     MAX_EACH_BYTES,
 };
 pub use error::ReplayError;
-pub use log::{LogError, LogTrust, MAX_LEAVES, PublicLog};
+pub use log::{AuditError, AuditReport, LogError, LogTrust, MAX_LEAVES, PublicLog};
 pub use probes::{FolderProbes, MAX_PROBE_FILES, ProbeSource, ServedProbes};
 pub use receipts::{LogReader, LoggedReceipt, LoggedReceipts};
 pub use replay::{FindPlugin, MAX_PLUGINS, Replayer, Report, convictable};

@@ -1,13 +1,16 @@
 //! The public log as an auditor reads it: a folder or an address, the keys that are believed, the signed head, and every leaf.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use kvasir_ledger::audit::{AuditOptions, audit};
 use kvasir_ledger::log::{
     BundleCoordinates, CHECKPOINT_PATH, CheckpointError, FolderSource, HttpSource, LogSource,
     MAX_BUNDLE_BYTES, MAX_CHECKPOINT_BYTES, Policy, PolicyError, SignedCheckpoint, SourceError, TileError,
     bundles_of, parse_bundle,
 };
 use kvasir_merkle::Hash;
+use kvasir_wire::key::PublicKey;
 use kvasir_wire::note::{NoteError, Verifier};
 use kvasir_wire::probe::ProbeName;
 use thiserror::Error;
@@ -16,6 +19,9 @@ use crate::draw::Lot;
 use crate::error::ReplayError;
 use crate::probes::{FolderProbes, ProbeSource, ServedProbes};
 use crate::receipts::{LogReader, LoggedReceipts};
+
+/// What an audit of the ledger recomputed.
+pub use kvasir_ledger::audit::{AuditError, AuditReport};
 
 /// Most leaves that are read: beyond it the log is not one of this software's making so far.
 pub const MAX_LEAVES: u64 = 1 << 32;
@@ -110,6 +116,22 @@ impl PublicLog {
             return Err(LogError::TooLarge(head.checkpoint().size));
         }
         Ok(PublicLog { place: place.to_owned(), source, policy, head, witnesses })
+    }
+
+    /// Audits the ledger from its files: every entry's grammar, signatures and place, every balance, as of `now` in Unix seconds.
+    /// A head that was kept must be extended by what the log says today.
+    ///
+    /// # Errors
+    /// The first thing that is not as it says, or a file that cannot be read.
+    pub fn audit(
+        &self,
+        treasury: Option<PublicKey>,
+        now: u64,
+        threads: NonZeroUsize,
+    ) -> Result<AuditReport, AuditError> {
+        let remembered = Some(self.head.checkpoint().clone());
+        let options = AuditOptions { policy: self.policy.clone(), treasury, remembered, now, threads };
+        audit(self.source.as_ref(), &options, &mut |_, _| {})
     }
 
     /// The log's name.

@@ -251,7 +251,7 @@ fn a_receipt_counts_only_with_its_three_signatures_and_in_the_log() {
     let good = good();
     let name = good.file.name();
     let reason = |leaves: &[Vec<u8>]| logged(leaves, &[name]).get(&name).unwrap_err();
-    for (missing, word) in [(0, "hub"), (1, "backbone"), (2, "worker")] {
+    for (missing, word) in [(3, "hub"), (4, "backbone"), (5, "worker")] {
         let mut leaves = good.leaves.clone();
         leaves.remove(missing);
         let reason = reason(&leaves);
@@ -259,8 +259,8 @@ fn a_receipt_counts_only_with_its_three_signatures_and_in_the_log() {
     }
     // One signature is another's: base64 of the last line, changed in its middle.
     let mut leaves = good.leaves.clone();
-    let at = leaves[3].len() - 20;
-    leaves[3][at] = if leaves[3][at] == b'A' { b'B' } else { b'A' };
+    let at = leaves[6].len() - 20;
+    leaves[6][at] = if leaves[6][at] == b'A' { b'B' } else { b'A' };
     assert!(reason(&leaves).contains("signature"), "{}", reason(&leaves));
 
     let (size, root) = checkpoint(&good.leaves);
@@ -270,10 +270,10 @@ fn a_receipt_counts_only_with_its_three_signatures_and_in_the_log() {
         reader.finish(size, &root)
     };
     assert_eq!(read(&good.leaves).unwrap().len(), 1);
-    assert!(matches!(read(&good.leaves[..3]), Err(ReplayError::Size { found: 3, expected: 4 })));
+    assert!(matches!(read(&good.leaves[..6]), Err(ReplayError::Size { found: 6, expected: 7 })));
     let mut leaves = good.leaves.clone();
     leaves[0][0] ^= 1;
-    assert!(matches!(read(&leaves), Err(ReplayError::Root { leaves: 4, .. })));
+    assert!(matches!(read(&leaves), Err(ReplayError::Root { leaves: 7, .. })));
     leaves[0][0] ^= 1;
     leaves.swap(0, 1);
     assert!(matches!(read(&leaves), Err(ReplayError::Root { .. })));

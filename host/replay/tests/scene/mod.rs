@@ -13,20 +13,20 @@ use kvasir_backbone::{Backbone, CallId, Experts, ExpertsError, Feed, Progress, T
 use kvasir_experts::{
     ExpertIndex, ExpertRunner, ExpertSource, LayerIndex, LocalExperts, RowFormat, RunnerOptions, group,
 };
-use kvasir_ledger::log::{Checkpoint, bundles_of, cosign, encode_bundle};
+use kvasir_ledger::log::{Checkpoint, bundles_of, cosign, encode_bundle, encode_tile, tiles_of};
 use kvasir_merkle::{Accumulator, Hash, Tree, leaf_hash};
 use kvasir_model::Model;
 use kvasir_plugin::{
     PackageContents, PublisherKey, TrustStore, UnixSeconds, Validity, VerifiedPlugin, pack, verify,
 };
 use kvasir_replay::*;
-use kvasir_wire::account::{Delegation, Grant, Statement};
+use kvasir_wire::account::{Delegation, Grant, KeyBelief, KeyRole, KeyState, Price, Statement};
 use kvasir_wire::handshake::Class;
 use kvasir_wire::id::{ModelDigest, PluginDigest, SessionId, sha256};
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::message::{Call, CallResult, ExpertRows, Mode, RowFormat as WireRows};
-use kvasir_wire::money::MeteredBytes;
-use kvasir_wire::note::{KeyName, NetworkName, Note, Signer, Verifier};
+use kvasir_wire::money::{MeteredBytes, PricePerByte};
+use kvasir_wire::note::{KeyName, NetworkName, Verifier};
 use kvasir_wire::probe::{ProbeFile, ProbeName, ProbeRecord};
 use kvasir_wire::receipt::{Receipt, ReceiptKeys, ReceiptSignatures, SignedReceipt, Terms};
 use kvasir_wire::work::{WorkBook, WorkItem};
@@ -178,7 +178,7 @@ impl Scene {
     }
 }
 
-/// The traces of a session: grant, delegation, key and receipt as leaves, and a record of every result.
+/// The traces of a session: keys, price, grant, delegation and receipt as leaves, and a record of every result.
 pub fn session(
     number: u8,
     model: ModelDigest,
@@ -186,10 +186,17 @@ pub fn session(
     class: Class,
     answers: &[(Vec<u8>, Vec<u8>)],
 ) -> Session {
-    let [hub, worker, backbone, wallet] = [11, 12, 13, 14].map(|seed| SecretKey::from_seed([seed; 32]));
+    let [hub, worker, backbone, wallet, treasury, ledger] =
+        [11, 12, 13, 14, 15, 17].map(|seed| SecretKey::from_seed([seed; 32]));
     let network: NetworkName = "atlas".parse().unwrap();
     let session = SessionId([number; 32]);
-    let price = Hash([8; 32]);
+    let per_byte = PricePerByte::FOUNDING;
+    let price_note = Price { network: network.clone(), per_byte, from: 1 }.sign(&treasury).unwrap();
+    let price = price_note.leaf_hash();
+    let believed = |role, key: &SecretKey| {
+        let (key, state, at) = (key.public(), KeyState::Believed, 1);
+        KeyBelief { network: network.clone(), role, key, state, at }.sign(&ledger).unwrap()
+    };
     let grant = Grant {
         network: network.clone(),
         session: None,
@@ -264,24 +271,17 @@ pub fn session(
         root: receipt.counters.work,
         records: records.collect(),
     };
-    let leaves = vec![
-        key_note(&network, &hub),
-        grant.to_string().into_bytes(),
-        delegation.sign(&wallet).unwrap().to_string().into_bytes(),
-        signed.note().to_string().into_bytes(),
+    let leaves = [
+        believed(KeyRole::Ledger, &ledger),
+        believed(KeyRole::Treasury, &treasury),
+        price_note,
+        believed(KeyRole::Hub, &hub),
+        grant,
+        delegation.sign(&wallet).unwrap(),
+        signed.note().clone(),
     ];
+    let leaves = leaves.iter().map(|note| note.to_string().into_bytes()).collect();
     Session { leaves, receipt: signed, file }
-}
-
-/// The ledger's own statement of a hub's key.
-fn key_note(network: &NetworkName, hub: &SecretKey) -> Vec<u8> {
-    let text = format!(
-        "kvasir.example/key@v1\nnetwork {network}\nrole hub\nkey {}\nstate believed\nat 1\n",
-        hub.public()
-    );
-    let mut note = Note::unsigned(text).unwrap();
-    note.sign(Signer::Treasury.key_name(network), &SecretKey::from_seed([15; 32])).unwrap();
-    note.to_string().into_bytes()
 }
 
 /// Size and root of a log with these leaves.
@@ -301,7 +301,7 @@ pub fn origin() -> KeyName {
     "kvasir.example/atlas/00000000".parse().unwrap()
 }
 
-/// Writes a log of these leaves as static files: bundles as they are, whole and partial, and the signed head, cosigned by witnesses
+/// Writes a log of these leaves as static files: bundles and tiles as they are, whole and partial, and the signed head, cosigned by witnesses
 /// of these numbers.
 pub fn write_log(folder: &Path, leaves: &[Vec<u8>], witnesses: &[u8]) {
     let (size, root) = checkpoint(leaves);
@@ -311,6 +311,19 @@ pub fn write_log(folder: &Path, leaves: &[Vec<u8>], witnesses: &[u8]) {
         let path = folder.join(bundle.path());
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, encode_bundle(entries).unwrap()).unwrap();
+    }
+    let hashes: Vec<Hash> = leaves.iter().map(|leaf| leaf_hash(leaf)).collect();
+    for tile in tiles_of(0, size) {
+        // Above the leaves: roots of whole subtrees of 256.
+        let level: Vec<Hash> = match tile.level {
+            0 => hashes.clone(),
+            1 => hashes.chunks_exact(256).map(kvasir_merkle::root).collect(),
+            other => panic!("no log here has level {other}"),
+        };
+        let first = tile.index as usize * 256;
+        let path = folder.join(tile.path());
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, encode_tile(&level[first..first + usize::from(tile.width)])).unwrap();
     }
     let head = Checkpoint { origin: origin(), size, root }.sign(&log_key()).unwrap();
     let lines = witnesses.iter().map(|number| {
