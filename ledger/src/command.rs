@@ -62,10 +62,10 @@ enum Command {
     Verify(check::Verify),
     /// Write a table as CSV or JSON
     Export(export::Export),
-    Audit(audit::AuditLog),
+    Audit(Box<audit::AuditLog>),
     Prove(evidence::Prove),
     CheckProof(evidence::CheckProof),
-    Fraud(evidence::Fraud),
+    Fraud(Box<evidence::Fraud>),
     Convict(evidence::Convict),
     Publish(public_log::Publish),
     Backup(public_log::Backup),
