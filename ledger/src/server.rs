@@ -142,7 +142,8 @@ pub async fn serve_beside(
     let log_folder = log.as_ref().map(|log| log.folder().to_owned());
     let publishing = log.map(Publishing::start);
     let checking = Checking::new(store.keys().clone());
-    let (writer, writing) = Writer::start(store, clock.clone());
+    let (writer, writing) = Writer::start(store, clock.clone())
+        .map_err(|_| LedgerError::Busy("the system gives no thread to write with"))?;
     let more = beside.probes.map(probes::routes).unwrap_or_default();
     let inner = Inner { writer: writer.clone(), checking, readers, network, clock, log_folder };
     let service = Service(Arc::new(inner));

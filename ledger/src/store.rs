@@ -6,6 +6,7 @@
 
 mod answers;
 mod beliefs;
+mod caps;
 mod file;
 mod findings;
 mod group;
@@ -36,6 +37,7 @@ pub use verify::{Balance, VerifyError, VerifyReport};
 
 use crate::api::{Accepted, StoredNote};
 use crate::refusal::{LedgerError, Refusal};
+use caps::Caps;
 
 /// How far a settlement's `at`, or a receipt's `to` ahead, may be from the ledger's clock.
 pub const CLOCK_SKEW_SECONDS: u64 = kvasir_wire::limits::CLOCK_SKEW_SECONDS;
@@ -60,6 +62,7 @@ pub struct Store {
     network: NetworkName,
     keys: Keys,
     tree: Accumulator,
+    caps: Caps,
     /// The last attempt to write failed by no fault of the note.
     write_failed: bool,
 }
@@ -71,6 +74,7 @@ struct Writing<'a> {
     network: &'a NetworkName,
     keys: &'a Keys,
     tree: Accumulator,
+    caps: &'a mut Caps,
     /// Unix seconds, never below the latest entry's.
     now: u64,
     /// The ledger's clock as it is, even where it ran backwards.
@@ -122,6 +126,7 @@ impl Store {
             network: network.clone(),
             keys,
             tree,
+            caps: Caps::default(),
             write_failed: false,
         })
     }
@@ -217,14 +222,18 @@ impl Store {
         now: u64,
         change: impl FnOnce(&mut Writing<'_>) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
-        let Self { connection, path, network, keys, tree, write_failed: _ } = self;
+        let Self { connection, path, network, keys, tree, caps, write_failed: _ } = self;
         let failed = at(path);
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&failed)?;
         let next = rows::next_number(&transaction).map_err(&failed)?;
         // Another process may have appended (`fund` beside `serve`): never continue from an old head.
-        let current =
-            if tree.size() == next { tree.clone() } else { rows::tree(&transaction).map_err(&failed)? };
+        let current = if tree.size() == next {
+            tree.clone()
+        } else {
+            caps.forget();
+            rows::tree(&transaction).map_err(&failed)?
+        };
         let latest = rows::latest_time(&transaction).map_err(&failed)?;
         let (clock, now) = (now, now.max(latest));
         let mut writing = Writing {
@@ -233,6 +242,7 @@ impl Store {
             network,
             keys,
             tree: current,
+            caps: &mut *caps,
             now,
             clock,
             keep_evidence: false,
@@ -241,8 +251,13 @@ impl Store {
         let result = change(&mut writing);
         if result.is_ok() || writing.keep_evidence {
             let Writing { transaction, tree: grown, .. } = writing;
-            transaction.commit().map_err(&failed)?;
+            if let Err(error) = transaction.commit() {
+                caps.forget();
+                return Err(failed(error));
+            }
             *tree = grown;
+        } else {
+            caps.forget();
         }
         result
     }

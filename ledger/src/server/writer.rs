@@ -12,6 +12,9 @@ use crate::api::Accepted;
 use crate::refusal::LedgerError;
 use crate::store::{Incoming, MAX_GROUP, Store};
 
+/// Name of the thread.
+const WRITER: &str = "ledger-writer";
+
 type Change = Box<dyn FnOnce(&mut Store, u64) + Send>;
 type Answer = oneshot::Sender<Result<Accepted, LedgerError>>;
 
@@ -28,10 +31,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(store: Store, clock: Clock) -> (Self, JoinHandle<()>) {
+    pub(super) fn start(store: Store, clock: Clock) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (jobs, queue) = sync_channel(MAX_WAITING_WRITES);
-        let thread = std::thread::spawn(move || run(store, &queue, &clock));
-        (Self { jobs }, thread)
+        // Its name is how the crash suite finds the thread that it injects faults into.
+        let thread = std::thread::Builder::new().name(WRITER.to_owned());
+        let thread = thread.spawn(move || run(store, &queue, &clock))?;
+        Ok((Self { jobs }, thread))
     }
 
     /// Stores a note, together with others that wait. The answer comes after the commit.

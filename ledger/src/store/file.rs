@@ -139,6 +139,8 @@ fn prepare_for_writing(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "fullfsync", true)?;
     connection.pragma_update(None, "foreign_keys", true)?;
+    // What a savepoint may have to undo stays in memory: no file beside the ledger's own.
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
     // Notes come from outside, SQL never does; still, nothing in the file may run on its own.
     connection.pragma_update(None, "trusted_schema", false)
 }

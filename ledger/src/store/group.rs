@@ -60,9 +60,15 @@ impl Writing<'_> {
             }
             Err(_) => {
                 self.run("ROLLBACK TO note")?;
+                // Refusals come before anything is written; other errors may come after.
+                if !matches!(answer, Err(LedgerError::Refused(_))) {
+                    self.caps.forget();
+                }
                 self.tree = before;
             }
         }
+        // The evidence stands or falls with the group.
+        self.keep_evidence = false;
         self.run("RELEASE note")?;
         Ok(answer)
     }

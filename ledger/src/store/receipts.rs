@@ -55,6 +55,7 @@ impl Writing<'_> {
                 ])
             })
             .map_err(at(self.path))?;
+        self.caps.add(terms.grant, terms.session, receipt.billed().signed());
         Ok(accepted)
     }
 
@@ -225,19 +226,11 @@ impl Writing<'_> {
         Ok(())
     }
 
-    fn check_cap(&self, receipt: &Receipt, grant: &Grant) -> Result<(), LedgerError> {
+    fn check_cap(&mut self, receipt: &Receipt, grant: &Grant) -> Result<(), LedgerError> {
         // A grant for any session caps all of them together; each session counts with its latest receipt.
-        let others: i64 = self
-            .transaction
-            .prepare_cached(
-                "SELECT COALESCE(SUM(billed), 0) FROM
-                 (SELECT MAX(billed) AS billed FROM receipts WHERE grant_leaf = ? AND session <> ? GROUP BY session)",
-            )
-            .and_then(|mut find| {
-                find.query_row(params![receipt.terms.grant.0, receipt.terms.session.0], |row| row.get(0))
-            })
-            .map_err(at(self.path))?;
-        let others = MeteredBytes::new(rows::unsigned(others)).map_err(Refusal::from)?;
+        let (grant_leaf, session) = (receipt.terms.grant, receipt.terms.session);
+        let others = self.caps.others(&self.transaction, grant_leaf, session).map_err(at(self.path))?;
+        let others = MeteredBytes::new(u64::try_from(others).unwrap_or(u64::MAX)).map_err(Refusal::from)?;
         let total = receipt.billed().checked_add(others).map_err(Refusal::from)?;
         if total <= grant.bytes {
             return Ok(());
