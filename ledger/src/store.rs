@@ -74,7 +74,7 @@ struct Writing<'a> {
     network: &'a NetworkName,
     keys: &'a Keys,
     tree: Accumulator,
-    caps: &'a mut Caps,
+    caps: Caps,
     /// Unix seconds, never below the latest entry's.
     now: u64,
     /// The ledger's clock as it is, even where it ran backwards.
@@ -242,7 +242,8 @@ impl Store {
             network,
             keys,
             tree: current,
-            caps: &mut *caps,
+            // Taken out: it comes back with a commit, and is read anew without one.
+            caps: std::mem::take(caps),
             now,
             clock,
             keep_evidence: false,
@@ -250,14 +251,9 @@ impl Store {
         };
         let result = change(&mut writing);
         if result.is_ok() || writing.keep_evidence {
-            let Writing { transaction, tree: grown, .. } = writing;
-            if let Err(error) = transaction.commit() {
-                caps.forget();
-                return Err(failed(error));
-            }
-            *tree = grown;
-        } else {
-            caps.forget();
+            let Writing { transaction, tree: grown, caps: kept, .. } = writing;
+            transaction.commit().map_err(&failed)?;
+            (*tree, *caps) = (grown, kept);
         }
         result
     }
