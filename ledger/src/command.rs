@@ -33,6 +33,7 @@ struct CommandLine {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant)] // one value in a process's life
 enum Command {
     /// Make a new ledger: a folder with ledger.toml and an empty database
     Init(keep::Init),

@@ -23,7 +23,7 @@ use scene::{FUNDED, Program, Scene, run};
 use strace::{Attached, Fault, Point, calls, points, sample};
 
 /// Points of each kind of run that the default test tries.
-const SAMPLE: usize = 24;
+const SAMPLE: usize = 100;
 /// Bytes of session 1 before and after the second receipt.
 const NANOKVR_PER_BYTE: i64 = 7;
 
