@@ -104,7 +104,7 @@ fn experts_that_are_not_the_models_are_refused_and_reported() {
 fn answers_that_cannot_be_right_are_recomputed_and_not_paid() {
     let host = Host::new(tiny());
     let local = host.say(host.local().as_mut(), 8);
-    for answers in [Answers::Short, Answers::NotFinite, Answers::Refusals] {
+    for answers in [Answers::Short, Answers::NotFinite, Answers::Refusals, Answers::Padded] {
         let scene = Scene::new();
         let worker = hostile_worker::start(&scene, answers);
         let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
@@ -119,6 +119,66 @@ fn answers_that_cannot_be_right_are_recomputed_and_not_paid() {
             wait_for_note(&scene.address, "protocol_error", "rows");
         }
     }
+}
+
+#[test]
+fn bytes_are_those_of_accepted_calls_whatever_else_is_sent() {
+    let host = Host::new(tiny());
+    let layers = all_layers(&host.model);
+    let scene = Scene::new();
+    let _flood = hostile_worker::start(&scene, Answers::Pings);
+    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &layers));
+    host.say(&mut swarm.experts(host.local()), 4);
+    let statistics = swarm.finish();
+    assert_eq!(statistics.accepted, statistics.remote_calls, "{statistics:#?}");
+    let hidden = u64::from(host.model.config().hidden);
+    // What calls and answers of these shapes weigh: six rows of the prompt and three single ones in each layer.
+    let answers = 4 * layers.len() as u64;
+    let rows = 9 * layers.len() as u64;
+    assert_eq!(statistics.bytes_down, answers * (12 + 32) + rows * hidden * 4);
+    assert_eq!(receipted(&statistics), statistics.bytes_up + statistics.bytes_down);
+    assert!(
+        statistics.workers[0].expert_bytes > receipted(&statistics),
+        "experts travelled, and nobody pays for that"
+    );
+}
+
+#[test]
+fn a_worker_serves_no_further_ahead_of_signatures_than_its_window() {
+    let host = Host::new(tiny());
+    let layers = all_layers(&host.model);
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    let mut options = scene.worker_options(30);
+    // Far less than what the hub lets pass before it cuts a receipt.
+    options.unsigned_window.bytes = 4_000;
+    options.attempts = Some(1);
+    let worker = RunningWorker::start(options);
+    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &layers));
+    assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local, "the backbone goes on by itself");
+    let reason = worker.log.wait_for(|event| match event {
+        Event::ReceiptDisputed { reason } => Some(reason.clone()),
+        _ => None,
+    });
+    assert!(reason.contains("4000 bytes"), "{reason}");
+    wait_for_note(&scene.address, "limit_reached", "no receipt states");
+    let statistics = swarm.finish();
+    assert!(statistics.accepted > 0 && statistics.failovers + statistics.local_calls > 0, "{statistics:#?}");
+    drop(worker);
+
+    // The same by time: what is served waits for the hub's ten seconds, this worker for less.
+    let scene = Scene::new();
+    let mut options = scene.worker_options(30);
+    options.unsigned_window.time = std::time::Duration::from_millis(1);
+    let worker = RunningWorker::start(options);
+    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &layers));
+    host.say(&mut swarm.experts(host.local()), 2);
+    let reason = worker.log.wait_for(|event| match event {
+        Event::ReceiptDisputed { reason } => Some(reason.clone()),
+        _ => None,
+    });
+    assert!(reason.contains("ahead of one"), "{reason}");
+    drop(swarm);
 }
 
 #[test]

@@ -7,8 +7,9 @@
 //! cut ──► backbone countersigns ──► worker countersigns ──► note filed ──► complete
 //! ```
 //!
-//! The counters that are signed are checked against the hub's own meter at the first arrow; what the meters cannot agree
-//! on is never signed here.
+//! The counters that are signed are checked against the hub's own meter at the first arrow: the smaller number is signed, the
+//! difference logged, and more than the hub counted is never signed here. What an end says again is answered with the first
+//! note; another text under the same number is a conflict, which the caller keeps as evidence.
 
 mod grant;
 mod uncut;
@@ -55,6 +56,8 @@ pub struct Books {
     /// The backbone's grant, once it has come. Nothing is cut without it.
     grant: Option<SessionGrant>,
     last: Option<Receipt>,
+    /// The note of `last`, and what each end said for it.
+    first_note: Option<Complete>,
     on_its_way: Option<OnItsWay>,
     ended: bool,
 }
@@ -70,6 +73,25 @@ enum OnItsWay {
     Ledger,
 }
 
+/// A receipt that is signed by all.
+#[derive(Debug)]
+struct Complete {
+    seq: u64,
+    /// Payload of the backbone's countersignature; the worker's.
+    said: [Vec<u8>; 2],
+    /// The note as it was filed first.
+    note: String,
+}
+
+/// What a countersignature is that was not asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Repeated {
+    /// The same bytes as before: the payload that answers them, the first receipt. Nothing while it is not filed yet.
+    Resend(Option<Vec<u8>>),
+    /// A signed text that contradicts the one of the same number: evidence.
+    Conflict,
+}
+
 /// A receipt that hub and backbone have signed.
 #[derive(Debug)]
 struct Proposed {
@@ -78,6 +100,8 @@ struct Proposed {
     excluded: Vec<u64>,
     hub: Signature,
     backbone: Signature,
+    /// What the backbone sent.
+    said: Vec<u8>,
 }
 
 /// What a session has been counted for so far, for logs and status.
@@ -108,6 +132,7 @@ impl Books {
             first_byte: None,
             grant: None,
             last: None,
+            first_note: None,
             on_its_way: None,
             ended: false,
         }
@@ -248,8 +273,43 @@ impl Books {
             excluded,
             hub,
             backbone: signature,
+            said: payload.to_vec(),
         })));
         Ok(proposal)
+    }
+
+    /// Whether a `countersign` payload says again, or contradicts, what its sender has signed before. Nothing where it is new,
+    /// or not signed by its sender at all: then the next step judges it.
+    pub fn repeated(&self, payload: &[u8]) -> Option<Repeated> {
+        match Countersign::decode(payload).ok()? {
+            Countersign::Backbone { text, signature, .. } => {
+                let receipt = Receipt::parse(&text).ok()?;
+                receipt.verify_signature(Signer::Backbone, &self.backbone(), &signature).ok()?;
+                if let Some(OnItsWay::Worker(proposed)) = &self.on_its_way
+                    && proposed.receipt.seq == receipt.seq
+                {
+                    let same = proposed.said == payload;
+                    return Some(if same { Repeated::Resend(None) } else { Repeated::Conflict });
+                }
+                let first = self.first_note.as_ref().filter(|first| first.seq == receipt.seq)?;
+                Some(self.against(first, &first.said[0], payload))
+            }
+            Countersign::Worker { seq, signature } => {
+                let first = self.first_note.as_ref().filter(|first| first.seq == seq)?;
+                let last = self.last.as_ref()?;
+                // A signature over another text cannot be told from none: the message does not carry the text.
+                last.verify_signature(Signer::Worker, &self.facts.transcript.worker.key, &signature).ok()?;
+                Some(self.against(first, &first.said[1], payload))
+            }
+        }
+    }
+
+    fn against(&self, first: &Complete, said: &[u8], payload: &[u8]) -> Repeated {
+        if said != payload {
+            return Repeated::Conflict;
+        }
+        let filed = !matches!(self.on_its_way, Some(OnItsWay::Ledger));
+        Repeated::Resend(filed.then(|| ReceiptMessage::Complete { note: first.note.clone() }.encode()))
     }
 
     /// Takes a `countersign` payload of the worker: gives the note with all three signatures, to be filed.
@@ -260,7 +320,7 @@ impl Books {
         let Some(OnItsWay::Worker(proposed)) = self.on_its_way.take() else {
             return Err(self.disputed("the worker countersigned a receipt that it was not asked for"));
         };
-        let Proposed { receipt, results, excluded, hub, backbone } = *proposed;
+        let Proposed { receipt, results, excluded, hub, backbone, said } = *proposed;
         if seq != receipt.seq {
             return Err(
                 self.disputed(format!("the worker signed receipt {seq} where {} was proposed", receipt.seq))
@@ -278,6 +338,8 @@ impl Books {
         self.uncut.cut(results - cut_before);
         self.ended = signed.receipt().is_final;
         self.last = Some(signed.receipt().clone());
+        let (seq, note) = (signed.receipt().seq, signed.note().to_string());
+        self.first_note = Some(Complete { seq, said: [said, payload.to_vec()], note });
         self.on_its_way = Some(OnItsWay::Ledger);
         Ok(signed.note().clone())
     }
@@ -323,6 +385,13 @@ impl Books {
             ("down", totals.down.get(), counters.down.get()),
             ("calls", totals.calls, counters.calls),
         ] {
+            if stated < counted && line != "calls" {
+                tracing::warn!(
+                    session = %self.session().short(), seq = cut.seq, line, stated, counted,
+                    "the backbone counted fewer bytes than the hub; the smaller number is signed"
+                );
+                continue;
+            }
             if counted != stated {
                 return Err(format!(
                     "receipt {} states `{line} {stated}`, the hub counted {counted}",

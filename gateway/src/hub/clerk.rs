@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     Hub,
-    books::Books,
+    books::{Books, Repeated},
     filing::FilingError,
     pairing::{refusal_in, restarting, unexpected},
     session::{Ended, Event, at, lock},
@@ -136,6 +136,19 @@ impl<'session> Clerk<'session> {
 
     /// Takes what an end says to the hub.
     async fn take(&mut self, side: Role, payload: Payload) -> Result<(), Ended> {
+        if payload.kind == Kind::Countersign {
+            let repeated = lock(self.books).repeated(&payload.bytes);
+            match repeated {
+                None => {}
+                // Told again, byte for byte; what is not filed yet is told once it is.
+                Some(Repeated::Resend(first)) => {
+                    let Some(first) = first else { return Ok(()) };
+                    let to = if side == Role::Backbone { self.to_backbone } else { self.to_worker };
+                    return to.send(Kind::Receipt, first).map_err(at(side));
+                }
+                Some(Repeated::Conflict) => return Err(self.conflict(side, &payload.bytes).await),
+            }
+        }
         match (payload.kind, side) {
             (Kind::Countersign, Role::Backbone) => {
                 let proposal = lock(self.books).backbone_signed(&payload.bytes).map_err(disputed)?;
@@ -302,6 +315,23 @@ impl<'session> Clerk<'session> {
         );
         self.hub.note_report(self.session, side, &report);
         Ok(())
+    }
+
+    /// An end signed two texts under one number: the second is kept beside the spool, and the session is over.
+    async fn conflict(&self, side: Role, payload: &[u8]) -> Ended {
+        let sentence = format!("the {side} signed two different receipts under one number");
+        tracing::warn!(session = %self.session.short(), "{sentence}");
+        self.hub.filing.keep_conflict(self.session, payload).await;
+        let report = Report {
+            session: self.session,
+            call: 0,
+            code: RefusalCode::ReceiptDisputed,
+            sentence: sentence.clone(),
+            evidence: payload.to_vec(),
+        };
+        self.hub.note_report(self.session, side, &report);
+        let remedy = "the session ends; its first receipt stands, the second is kept as evidence";
+        disputed(Refusal::new(RefusalCode::ReceiptDisputed, sentence, remedy))
     }
 
     fn not_filed(&self, error: &FilingError) -> Ended {

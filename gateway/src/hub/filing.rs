@@ -210,6 +210,20 @@ impl Filing {
         Ok(answer)
     }
 
+    /// Keeps a countersignature that contradicts an earlier one in the folder `conflicts`, as it was sent. Evidence, not money:
+    /// where it cannot be kept the log says so.
+    pub async fn keep_conflict(&self, session: SessionId, payload: &[u8]) {
+        let (spool, payload) = (self.spool.clone(), payload.to_vec());
+        let kept = tokio::task::spawn_blocking(move || spool::keep_conflict(&spool, session, &payload)).await;
+        match kept {
+            Ok(Ok(path)) => {
+                tracing::warn!(path = %path.display(), "the conflicting countersignature is kept")
+            }
+            Ok(Err(error)) => tracing::error!(%error, "the conflicting countersignature cannot be kept"),
+            Err(error) => tracing::error!(%error, "the conflicting countersignature cannot be kept"),
+        }
+    }
+
     /// Notes that the ledger does not have yet.
     pub fn waiting(&self) -> usize {
         self.counts.waiting.load(Ordering::Relaxed)

@@ -1,8 +1,9 @@
 //! The backbone's account of one session: what was answered, what of it counts, and the receipts over it.
 //!
 //! The hub meters, this side decides what counts. At a cut the hub names a number of results and its byte totals over
-//! all of them; only if these are this side's own numbers too does it write and sign the receipt, in which the calls
-//! that it did not accept are left out and listed. Pure bookkeeping: no clock, no link.
+//! all of them; this side writes and signs the receipt, in which the calls that it did not accept are left out and listed.
+//! Where the totals differ the smaller ones are signed, and the difference is logged. The same cut again is answered with
+//! the same bytes; another one under the same number is a conflict. Pure bookkeeping: no clock, no link.
 
 use std::collections::VecDeque;
 
@@ -27,8 +28,8 @@ pub(crate) enum BooksError {
     Sequence { asked: u64, due: u64 },
     #[error("the receipt is to follow another one than the last that this backbone signed")]
     OtherPredecessor,
-    #[error("the hub metered {hub} bytes {direction} over {results} results, this backbone {own}")]
-    MetersDiffer { direction: &'static str, results: u64, hub: u64, own: u64 },
+    #[error("receipt {seq} was signed already, and is asked for again with other numbers")]
+    Conflict { seq: u64 },
     #[error("a complete receipt came that this backbone did not sign last")]
     Unsigned,
     #[error("receipt: {0}")]
@@ -48,6 +49,8 @@ pub(crate) struct Books {
     uncut: VecDeque<Answered>,
     last: Option<Receipt>,
     proposed: Option<Proposed>,
+    /// The last cut and the answer to it.
+    answered: Option<(CutRequest, Countersign)>,
     /// Calls kept for replay until a receipt covers them.
     pub(crate) records: Records,
 }
@@ -79,6 +82,7 @@ impl Books {
             uncut: VecDeque::new(),
             last: None,
             proposed: None,
+            answered: None,
             records: Records::default(),
         }
     }
@@ -108,6 +112,16 @@ impl Books {
 
     /// Writes and signs the receipt for the hub's numbers. All results that it is about must have been recorded.
     pub(crate) fn cut(&mut self, cut: &CutRequest, key: &SecretKey) -> Result<Countersign, BooksError> {
+        if let Some((answered, countersign)) = &self.answered
+            && answered.seq == cut.seq
+        {
+            // One number, one text: a second one would be a receipt against the first.
+            return if answered == cut {
+                Ok(countersign.clone())
+            } else {
+                Err(BooksError::Conflict { seq: cut.seq })
+            };
+        }
         let due = self.last.as_ref().map_or(1, |last| last.seq + 1);
         if cut.seq != due {
             return Err(BooksError::Sequence { asked: cut.seq, due });
@@ -119,16 +133,20 @@ impl Books {
         let covered = || self.uncut.iter().take(fresh);
         let up = covered().fold(self.metered.0, |sum, answered| sum.saturating_add(answered.up));
         let down = covered().fold(self.metered.1, |sum, answered| sum.saturating_add(answered.down));
-        for (direction, hub, own) in [("up", cut.up, up), ("down", cut.down, down)] {
-            if hub != own {
-                return Err(BooksError::MetersDiffer { direction, results: cut.results, hub, own });
-            }
+        if (up, down) != (cut.up, cut.down) {
+            tracing::warn!(
+                session = %self.terms.session.short(), results = cut.results,
+                hub_up = cut.up, hub_down = cut.down, up, down,
+                "the meters of hub and backbone differ; the smaller totals are signed"
+            );
         }
         let mut excluded: Vec<u64> =
             covered().filter(|answered| !answered.accepted).map(|answered| answered.call).collect();
         excluded.sort_unstable();
 
         let counters = self.book.counters_at(cut.results, &excluded)?;
+        let before = self.last.as_ref().map(|last| &last.counters);
+        let counters = counters.smallest((up, down), (cut.up, cut.down), before);
         let receipt = match &self.last {
             Some(last) => last.next(counters, cut.to, cut.is_final)?,
             None => Receipt::first(
@@ -140,7 +158,9 @@ impl Books {
         };
         let (text, signature) = (receipt.text(), receipt.sign(key));
         self.proposed = Some(Proposed { receipt, results: cut.results, excluded: excluded.clone() });
-        Ok(Countersign::Backbone { text, excluded, signature })
+        let countersign = Countersign::Backbone { text, excluded, signature };
+        self.answered = Some((*cut, countersign.clone()));
+        Ok(countersign)
     }
 
     /// Takes the note with all three signatures, as the ledger keeps it; gives the receipt, and the records that it covers.
@@ -161,6 +181,9 @@ impl Books {
             }
             other => {
                 self.proposed = other;
+                if self.last.as_ref() == Some(signed.receipt()) {
+                    return Ok((signed.receipt().clone(), None));
+                }
                 Err(BooksError::Unsigned)
             }
         }
@@ -243,7 +266,17 @@ mod tests {
         assert!(excluded.is_empty(), "a call is left out once");
         let (second, _) = books.complete(&note).unwrap();
         assert_eq!((second.counters.calls, second.billed().get(), second.terms.from), (3, 330, 50));
-        assert!(matches!(books.complete(&note), Err(BooksError::Unsigned)));
+        assert_eq!(books.complete(&note).unwrap().0, second, "a resend changes nothing");
+        let [hub, worker, backbone] = keys();
+        let other = Receipt { to: second.to + 1, ..second };
+        let signatures = ReceiptSignatures {
+            hub: other.sign(&hub),
+            worker: other.sign(&worker),
+            backbone: other.sign(&backbone),
+        };
+        let keys = ReceiptKeys { hub: hub.public(), worker: worker.public(), backbone: backbone.public() };
+        let other = SignedReceipt::assemble(other, &keys, &signatures).unwrap().note().to_string();
+        assert!(matches!(books.complete(&other), Err(BooksError::Unsigned)));
     }
 
     #[test]
@@ -254,10 +287,43 @@ mod tests {
             change(&mut cut);
             filled().cut(&cut, &key).unwrap_err()
         };
-        assert!(matches!(refused(&|cut| cut.up += 1), BooksError::MetersDiffer { direction: "up", .. }));
-        assert!(matches!(refused(&|cut| cut.down -= 1), BooksError::MetersDiffer { direction: "down", .. }));
         assert!(matches!(refused(&|cut| cut.seq = 2), BooksError::Sequence { asked: 2, due: 1 }));
         assert!(matches!(refused(&|cut| cut.prev = [1; 32]), BooksError::OtherPredecessor));
+    }
+
+    #[test]
+    fn where_the_hub_counted_less_its_number_is_signed_and_never_more_than_ones_own() {
+        let [.., key] = keys();
+        let stated = |change: &dyn Fn(&mut CutRequest)| {
+            let mut cut = request(4);
+            change(&mut cut);
+            let Countersign::Backbone { text, .. } = filled().cut(&cut, &key).unwrap() else { panic!() };
+            let counters = Receipt::parse(&text).unwrap().counters;
+            (counters.up.get(), counters.down.get(), counters.calls)
+        };
+        // Three of four calls count, 10 and 100 bytes each.
+        assert_eq!(stated(&|_| {}), (30, 300, 3));
+        assert_eq!(stated(&|cut| cut.up += 1_000), (30, 300, 3), "a hub that counted more pays nobody more");
+        assert_eq!(stated(&|cut| cut.down -= 7), (30, 293, 3));
+        assert_eq!(stated(&|cut| (cut.up, cut.down) = (0, 0)), (0, 0, 3));
+    }
+
+    #[test]
+    fn the_same_cut_is_answered_with_the_same_bytes_and_another_of_its_number_is_a_conflict() {
+        let [.., key] = keys();
+        let mut books = filled();
+        let first = books.cut(&request(2), &key).unwrap();
+        assert_eq!(books.cut(&request(2), &key).unwrap().encode(), first.encode());
+        let other = CutRequest { to: 61, ..request(2) };
+        assert!(matches!(books.cut(&other, &key), Err(BooksError::Conflict { seq: 1 })));
+        let (note, _) = completed(first.clone());
+        books.complete(&note).unwrap();
+        assert_eq!(
+            books.cut(&request(2), &key).unwrap().encode(),
+            first.encode(),
+            "also once it is complete"
+        );
+        assert!(matches!(books.cut(&request(3), &key), Err(BooksError::Conflict { seq: 1 })));
     }
 
     #[test]

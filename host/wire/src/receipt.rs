@@ -193,6 +193,24 @@ pub enum ContinuityError {
     AfterFinal(u64),
 }
 
+impl Counters {
+    /// These, with the byte totals of two meters that disagree brought down to the smaller one: `own` and `other` are the
+    /// totals over all results, counted or not, up and down. What `other` did not see is taken off; nothing is added, and
+    /// nothing falls below `last`, which was signed before.
+    pub fn smallest(self, own: (u64, u64), other: (u64, u64), last: Option<&Counters>) -> Self {
+        let less = |counted: MeteredBytes, own: u64, other: u64, before: Option<MeteredBytes>| {
+            let seen = counted.get().saturating_sub(own.saturating_sub(other));
+            let stated = MeteredBytes::new(seen).unwrap_or(counted);
+            before.map_or(stated, |before| if stated.get() < before.get() { before } else { stated })
+        };
+        Self {
+            up: less(self.up, own.0, other.0, last.map(|last| last.up)),
+            down: less(self.down, own.1, other.1, last.map(|last| last.down)),
+            ..self
+        }
+    }
+}
+
 impl Receipt {
     /// The session's first receipt.
     pub fn first(terms: Terms, counters: Counters, to: u64, is_final: bool) -> Result<Self, ReceiptError> {

@@ -1,7 +1,10 @@
 //! The worker's account of one session: what it sent, and which receipts over it are true.
 //!
 //! A receipt does not say how many results it covers; its work root does, since every number of results has its own.
-//! What the backbone excludes is its decision and its to answer for; that the numbers then follow is checked here.
+//! What the backbone excludes is its decision and its to answer for; that the numbers then follow is checked here. Where
+//! hub or backbone counted fewer bytes their number is signed, and the difference logged: it stays unsigned, and
+//! [`Books::unsigned_bytes`] holds it. More than this side's own number is never signed. The same text again is signed
+//! again with the same bytes; another one under a number that was signed is a conflict.
 
 use std::collections::VecDeque;
 
@@ -24,6 +27,8 @@ pub(crate) enum BooksError {
     UnknownRoot,
     #[error("the receipt states {field} {stated}, this worker's books say {own} over {results} results")]
     Counter { field: &'static str, stated: u64, own: u64, results: u64 },
+    #[error("receipt {seq} was signed already, and is proposed again with another text")]
+    Conflict { seq: u64 },
     #[error("the first receipt of a session has number 1, this one {0}")]
     First(u64),
     #[error("a complete receipt came that this worker did not sign last")]
@@ -92,6 +97,20 @@ impl Books {
         self.book.tally().seen()
     }
 
+    /// Bytes served that no complete receipt states: what came after the last one, and what that one left out although this
+    /// side counted it.
+    pub(crate) fn unsigned_bytes(&self) -> u64 {
+        let tally = self.book.tally();
+        let counted = tally.totals().up.get().saturating_add(tally.totals().down.get());
+        let stated = self.last.as_ref().map_or(0, |last| last.billed().get());
+        tally.uncut_bytes().saturating_add(counted.saturating_sub(stated))
+    }
+
+    /// Whether something was served after the last complete receipt.
+    pub(crate) fn has_unsigned(&self) -> bool {
+        !self.roots.is_empty()
+    }
+
     /// Results that complete receipts have left out.
     pub(crate) fn excluded(&self) -> u64 {
         self.excluded
@@ -109,6 +128,14 @@ impl Books {
         receipt.verify_signature(Signer::Hub, &self.keys.hub, hub)?;
         receipt.verify_signature(Signer::Backbone, &self.keys.backbone, backbone)?;
         self.check_terms(&receipt)?;
+        let before = [self.signed.as_ref().map(|signed| &signed.receipt), self.last.as_ref()];
+        if let Some(first) = before.into_iter().flatten().find(|first| first.seq == receipt.seq) {
+            return if *first == receipt {
+                Ok(receipt)
+            } else {
+                Err(BooksError::Conflict { seq: receipt.seq })
+            };
+        }
         match &self.last {
             Some(last) => receipt.continues(last).map_err(ReceiptError::from)?,
             None if receipt.seq != 1 => return Err(BooksError::First(receipt.seq)),
@@ -122,8 +149,16 @@ impl Books {
             ("calls", receipt.counters.calls, own.calls),
             ("rows", receipt.counters.rows, own.rows),
         ] {
-            if stated != own {
+            // Bytes alone are metered three times; calls and rows follow from what is excluded.
+            let bytes = matches!(field, "up" | "down");
+            if stated > own || (stated < own && !bytes) {
                 return Err(BooksError::Counter { field, stated, own, results });
+            }
+            if stated < own {
+                tracing::warn!(
+                    session = %self.transcript.session.short(), field, stated, own, results,
+                    "hub or backbone counted fewer bytes than this worker; the smaller number is signed"
+                );
             }
         }
         self.signed = Some(Signed { receipt: receipt.clone(), results, excluded });
@@ -146,6 +181,9 @@ impl Books {
             }
             other => {
                 self.signed = other;
+                if self.last.as_ref() == Some(complete.receipt()) {
+                    return Ok(complete.receipt().clone());
+                }
                 Err(BooksError::Unsigned)
             }
         }
@@ -275,7 +313,8 @@ mod tests {
         let note = SignedReceipt::assemble(receipt.clone(), &keys, &signatures).unwrap().note().to_string();
         assert_eq!(books.complete(&note).unwrap(), receipt);
         assert_eq!((books.excluded(), books.results()), (1, 3));
-        assert!(matches!(books.complete(&note), Err(BooksError::Unsigned)));
+        assert_eq!(books.complete(&note).unwrap(), receipt, "a resend changes nothing");
+        assert_eq!(books.excluded(), 1);
     }
 
     #[test]
@@ -285,6 +324,49 @@ mod tests {
         receipt.counters.calls -= 1;
         let found = propose(&mut filled(&parties), &parties, &receipt, &[]).unwrap_err();
         assert!(matches!(found, BooksError::Counter { field: "calls", .. }), "{found}");
+    }
+
+    #[test]
+    fn fewer_bytes_are_signed_and_remembered_and_more_are_not() {
+        let parties = parties();
+        let bytes = |number| kvasir_wire::money::MeteredBytes::new(number).unwrap();
+        let mut less = honest(&parties, 3, &[]);
+        less.counters.down = bytes(290);
+        let mut books = filled(&parties);
+        assert_eq!(books.unsigned_bytes(), 330);
+        propose(&mut books, &parties, &less, &[]).unwrap();
+        let signatures = ReceiptSignatures {
+            hub: less.sign(&parties.hub),
+            worker: less.sign(&parties.worker),
+            backbone: less.sign(&parties.backbone),
+        };
+        let keys = books.keys;
+        let note = SignedReceipt::assemble(less, &keys, &signatures).unwrap().note().to_string();
+        books.complete(&note).unwrap();
+        assert_eq!(
+            (books.unsigned_bytes(), books.has_unsigned()),
+            (10, false),
+            "the difference stays unsigned"
+        );
+
+        let mut more = honest(&parties, 3, &[]);
+        more.counters.up = bytes(31);
+        let found = propose(&mut filled(&parties), &parties, &more, &[]).unwrap_err();
+        assert!(matches!(found, BooksError::Counter { field: "up", stated: 31, own: 30, .. }), "{found}");
+    }
+
+    #[test]
+    fn a_proposal_is_signed_again_and_another_of_its_number_is_a_conflict() {
+        let parties = parties();
+        let mut books = filled(&parties);
+        let receipt = honest(&parties, 2, &[]);
+        let first = propose(&mut books, &parties, &receipt, &[]).unwrap();
+        let again = propose(&mut books, &parties, &receipt, &[]).unwrap();
+        assert_eq!(first.sign(&parties.worker), again.sign(&parties.worker));
+        let mut other = receipt.clone();
+        other.to += 1;
+        let found = propose(&mut books, &parties, &other, &[]).unwrap_err();
+        assert!(matches!(found, BooksError::Conflict { seq: 1 }), "{found}");
     }
 
     #[test]

@@ -24,6 +24,9 @@ mod workbench;
 mod worker;
 
 pub use event::{Event, EventSink, Fault};
-pub use options::{DEFAULT_STORE_BYTES, ShadowOptions, Summary, WorkerError, WorkerOptions};
+pub use options::{
+    DEFAULT_STORE_BYTES, ShadowOptions, Summary, UNSIGNED_WINDOW_BYTES, UNSIGNED_WINDOW_TIME, UnsignedWindow,
+    WorkerError, WorkerOptions,
+};
 pub use switch::PluginSwitch;
 pub use worker::{Stop, Worker, stop};

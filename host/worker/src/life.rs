@@ -216,6 +216,8 @@ impl Life {
             model: options.model.clone(),
             key: key.clone(),
             paystubs: options.paystubs.clone(),
+            window: options.unsigned_window,
+            unsigned_since: None,
             events: Arc::clone(&options.events),
             assigned: 0,
             lost,

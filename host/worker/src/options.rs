@@ -66,6 +66,8 @@ pub struct WorkerOptions {
     pub threads: Option<NonZeroUsize>,
     /// A folder in which the last complete receipt of every session is kept.
     pub paystubs: Option<PathBuf>,
+    /// How much is served ahead of signatures before the session is ended.
+    pub unsigned_window: UnsignedWindow,
     /// Give up after so many failed attempts in a row; `None`: never.
     pub attempts: Option<u32>,
     /// Deadlines of the link.
@@ -95,6 +97,7 @@ impl WorkerOptions {
             store_bytes: DEFAULT_STORE_BYTES,
             threads: None,
             paystubs: None,
+            unsigned_window: UnsignedWindow::default(),
             attempts: None,
             link: LinkOptions::default(),
             once: false,
@@ -121,6 +124,29 @@ impl fmt::Debug for WorkerOptions {
             .field("plugins", &self.plugins)
             .field("store_bytes", &self.store_bytes)
             .finish_non_exhaustive()
+    }
+}
+
+/// Most bytes that a worker serves ahead of signatures unless told otherwise: some seconds of the fastest session, and less
+/// than a hundredth of a KVR.
+pub const UNSIGNED_WINDOW_BYTES: u64 = 1 << 30;
+/// Longest that something served may wait for a signed receipt unless told otherwise: a cut is due after ten seconds, each
+/// signature within twenty, and a ledger's pause holds nothing up.
+pub const UNSIGNED_WINDOW_TIME: Duration = Duration::from_secs(60);
+
+/// How much a worker serves that no signed receipt states. Beyond it the session ends; what was not signed is lost, and
+/// reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnsignedWindow {
+    /// Payload bytes, up and down.
+    pub bytes: u64,
+    /// Time since the first of them.
+    pub time: Duration,
+}
+
+impl Default for UnsignedWindow {
+    fn default() -> Self {
+        Self { bytes: UNSIGNED_WINDOW_BYTES, time: UNSIGNED_WINDOW_TIME }
     }
 }
 

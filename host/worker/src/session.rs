@@ -28,6 +28,7 @@ use crate::changeover::Standing;
 use crate::event::{Event, EventSink};
 use crate::fetch::{Extent, Fetches, Purpose, Taken};
 use crate::life::Reporter;
+use crate::options::UnsignedWindow;
 use crate::serving::Serving;
 use crate::store::{LoadError, Room, Store};
 use crate::workbench::Workbench;
@@ -36,6 +37,9 @@ use crate::workbench::Workbench;
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// How long a worker that was asked to stop waits for its final receipt.
 const LAST_RECEIPT: Duration = Duration::from_secs(15);
+
+/// How often a session looks at what was served and not signed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A session that has begun.
 pub(crate) struct Session {
@@ -48,6 +52,10 @@ pub(crate) struct Session {
     pub(crate) model: Option<Arc<Model>>,
     pub(crate) key: SecretKey,
     pub(crate) paystubs: Option<PathBuf>,
+    /// How much is served ahead of signatures.
+    pub(crate) window: UnsignedWindow,
+    /// Since when something served waits for a receipt.
+    pub(crate) unsigned_since: Option<Instant>,
     pub(crate) events: EventSink,
     pub(crate) assigned: usize,
     /// Experts that the GPU's process took with it, as the workbench tells them.
@@ -140,6 +148,7 @@ impl Session {
     /// Serves until the session ends. Gives how, and the session's last complete receipt.
     pub(crate) async fn serve(mut self, mut stop: watch::Receiver<bool>) -> (End, Option<Receipt>) {
         let (loaded, mut loads) = mpsc::unbounded_channel();
+        let mut look = tokio::time::interval(LOOK_EVERY);
         let mut leaving = None;
         let mut reconnect_in = None;
         let end = loop {
@@ -161,6 +170,7 @@ impl Session {
                     self.give_plugin_up()
                 }
                 () = self.serving.death.notified() => break End::Died,
+                _ = look.tick() => self.look_at_unsigned().map(|()| false),
                 _ = stop.wait_for(|stop| *stop), if leaving.is_none() => {
                     leaving = Some(Box::pin(tokio::time::sleep(LAST_RECEIPT)));
                     self.ask_to_drain()
@@ -205,6 +215,7 @@ impl Session {
                 if !std::mem::replace(&mut self.called, true) {
                     self.reporter.tell(Standing::Called);
                 }
+                self.look_at_unsigned()?;
                 if self.serving.admit(stream, &bytes) {
                     let serving = Arc::clone(&self.serving);
                     self.bench.call(self.id.0, move || serving.serve(stream, &bytes));
@@ -509,7 +520,12 @@ impl Session {
             }
             ReceiptMessage::Proposal { text, excluded, hub, backbone } => {
                 let checked = self.serving.books().check(&text, excluded, &hub, &backbone);
-                let receipt = checked.map_err(|error| self.dispute(&error, text.into_bytes()))?;
+                let receipt = checked.map_err(|error| {
+                    if matches!(error, BooksError::Conflict { .. }) {
+                        self.keep_conflict(&text);
+                    }
+                    self.dispute(&error, text.into_bytes())
+                })?;
                 let countersign =
                     Countersign::Worker { seq: receipt.seq, signature: receipt.sign(&self.key) };
                 self.send(Kind::Countersign, HUB_STREAM, countersign.encode())?;
@@ -522,6 +538,7 @@ impl Session {
                     (completed, books.excluded())
                 };
                 let receipt = receipt.map_err(|error| self.dispute(&error, note.clone().into_bytes()))?;
+                self.unsigned_since = None;
                 self.keep(&note);
                 let bytes = receipt.billed();
                 (self.events)(Event::Receipt {
@@ -539,6 +556,29 @@ impl Session {
                 Ok(over)
             }
         }
+    }
+
+    /// Ends the session once too much was served that nobody has signed for, or too long ago.
+    fn look_at_unsigned(&mut self) -> Result<(), Refusal> {
+        let (bytes, waits) = {
+            let books = self.serving.books();
+            (books.unsigned_bytes(), books.has_unsigned())
+        };
+        let since = if waits { Some(*self.unsigned_since.get_or_insert_with(Instant::now)) } else { None };
+        self.unsigned_since = since;
+        let UnsignedWindow { bytes: most, time } = self.window;
+        let late = since.is_some_and(|since| since.elapsed() >= time);
+        if bytes <= most && !late {
+            return Ok(());
+        }
+        let sentence = format!(
+            "{bytes} bytes were served that no receipt states; this worker serves at most {most} bytes or {} s ahead of one",
+            time.as_secs()
+        );
+        (self.events)(Event::ReceiptDisputed { reason: sentence.clone() });
+        self.report(RefusalCode::LimitReached, sentence.clone(), Vec::new());
+        let remedy = "have hub and backbone sign receipts: one is due after a mebibyte or ten seconds";
+        Err(Refusal::new(RefusalCode::LimitReached, sentence, remedy).about(self.id))
     }
 
     /// Tells everybody that a receipt is not true, and gives the refusal with which the session ends.
@@ -613,6 +653,14 @@ impl Session {
             LinkError::RefusedPeer(refusal) | LinkError::Refused(refusal) => refusal,
             error => Refusal::new(RefusalCode::Internal, error.to_string(), "connect again"),
         })
+    }
+
+    /// Keeps a second text under a number that was signed: evidence beside the receipt that it contradicts.
+    fn keep_conflict(&self, text: &str) {
+        let Some(folder) = &self.paystubs else { return };
+        if let Err(error) = replace(folder, &format!("{}.conflict", self.id), text) {
+            tracing::warn!(%error, folder = %folder.display(), "the conflicting receipt could not be kept");
+        }
     }
 
     /// Keeps the session's last complete receipt, for whoever wants to prove it.

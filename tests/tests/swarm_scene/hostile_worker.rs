@@ -7,7 +7,7 @@ use kvasir_wire::frame::{HUB_STREAM, Kind, PAIR_STREAM};
 use kvasir_wire::handshake::{Class, Features, WorkerOffer};
 use kvasir_wire::id::{PluginDigest, sha256};
 use kvasir_wire::message::{
-    Assign, Call, CallResult, Countersign, Failure, FailureCode, Have, Held, Outcome, ReceiptMessage,
+    Assign, Call, CallResult, Countersign, Failure, FailureCode, Have, Held, Outcome, Ping, ReceiptMessage,
     stream_of_call,
 };
 use kvasir_wire::pairing::Expectation;
@@ -30,7 +30,14 @@ pub enum Answers {
     WrongRoot,
     /// Every answer twice.
     Twice,
+    /// One row too many: bytes that were not asked for.
+    Padded,
+    /// Many pings before every answer.
+    Pings,
 }
+
+/// Pings before an answer of [`Answers::Pings`], on each stream that takes them.
+const PINGS: u64 = 100;
 
 /// Starts it; it ends when its link does, and says how that was.
 pub fn start(scene: &Scene, answers: Answers) -> JoinHandle<LinkError> {
@@ -69,6 +76,13 @@ pub fn start(scene: &Scene, answers: Answers) -> JoinHandle<LinkError> {
                     Kind::Call => {
                         let result = answer(&payload.bytes, answers, &mut book);
                         let stream = payload.stream;
+                        for number in 0..if answers == Answers::Pings { PINGS } else { 0 } {
+                            for stream in [HUB_STREAM, PAIR_STREAM] {
+                                let ping = Ping { number }.encode();
+                                // Where the queue is full the flood is as good as its reader lets it be.
+                                let _ = session.sender.send(Kind::Ping, stream, ping).await;
+                            }
+                        }
                         let first = session.sender.send(Kind::Result, stream, result.clone()).await;
                         match answers {
                             Answers::Twice => session.sender.send(Kind::Result, stream, result).await,
@@ -102,7 +116,8 @@ fn answer(payload: &[u8], answers: Answers, book: &mut WorkBook) -> Vec<u8> {
     match answers {
         Answers::Short => values.truncate((call.result_rows() * columns).saturating_sub(1).max(1)),
         Answers::NotFinite => values[columns / 2] = f32::INFINITY,
-        Answers::Refusals | Answers::WrongRoot | Answers::Twice => {}
+        Answers::Padded => values.extend(vec![0.0; columns]),
+        Answers::Refusals | Answers::WrongRoot | Answers::Twice | Answers::Pings => {}
     }
     let rows = CallResult::row_bytes(&values);
     let outcome = if answers == Answers::Refusals {

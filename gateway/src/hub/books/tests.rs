@@ -184,9 +184,108 @@ fn what_the_hub_did_not_count_is_never_signed() {
         three.call(1, 1000, 500);
         let cut = three.books.cut(110, false).unwrap();
         let signed = three.countersign(&cut, &[], change);
-        // Rows are the ends' to count: the hub sees sizes only.
-        assert_eq!(three.books.backbone_signed(&signed).is_ok(), index == 2, "change {index}");
+        // Fewer bytes than the hub counted are the smaller number; rows are the ends' to count, the hub sees sizes only.
+        let fine = matches!(index, 1 | 2);
+        assert_eq!(three.books.backbone_signed(&signed).is_ok(), fine, "change {index}");
     }
+}
+
+#[test]
+fn the_smallest_of_three_meters_is_signed() {
+    let mut three = Three::new();
+    three.call(1, 1000, 500);
+    let cut = three.books.cut(110, false).unwrap();
+    let fewer = |receipt: &mut Receipt| {
+        receipt.counters.down = kvasir_wire::money::MeteredBytes::new(480).unwrap();
+    };
+    let signed = three.countersign(&cut, &[], fewer);
+    three.books.backbone_signed(&signed).unwrap();
+    let note = three.books.worker_signed(&three.worker_signature(&three.worker)).unwrap();
+    three.books.filed(&note);
+    assert_eq!(Receipt::parse(note.text()).unwrap().billed().get(), 1480);
+    assert_eq!(three.books.totals().receipted, 1480);
+    // A byte more than the hub counted is not.
+    three.call(2, 10, 10);
+    let cut = three.books.cut(120, false).unwrap();
+    let signed = three.countersign(&cut, &[], |receipt| {
+        receipt.counters.up = kvasir_wire::money::MeteredBytes::new(1011).unwrap();
+    });
+    let refusal = three.books.backbone_signed(&signed).unwrap_err();
+    assert!(refusal.sentence.contains("`up 1011`, the hub counted 1010"), "{refusal}");
+}
+
+#[test]
+fn what_is_said_again_is_answered_with_the_first_note_byte_for_byte() {
+    let mut three = Three::new();
+    three.call(1, 1000, 500);
+    let cut = three.books.cut(110, false).unwrap();
+    let backbone = three.countersign(&cut, &[], |_| {});
+    assert_eq!(three.books.repeated(&backbone), None, "it is new");
+    three.books.backbone_signed(&backbone).unwrap();
+    assert_eq!(
+        three.books.repeated(&backbone),
+        Some(Repeated::Resend(None)),
+        "the worker has not signed yet"
+    );
+    let worker = three.worker_signature(&three.worker);
+    let note = three.books.worker_signed(&worker).unwrap();
+    assert_eq!(three.books.repeated(&worker), Some(Repeated::Resend(None)), "it is not filed yet");
+    let complete = three.books.filed(&note);
+    for said in [&backbone, &worker, &backbone] {
+        assert_eq!(three.books.repeated(said), Some(Repeated::Resend(Some(complete.clone()))));
+    }
+    // So it stays while the next receipt is on its way.
+    three.call(2, 10, 10);
+    three.books.cut(120, false).unwrap();
+    assert_eq!(three.books.repeated(&worker), Some(Repeated::Resend(Some(complete))));
+}
+
+#[test]
+fn another_text_under_a_signed_number_is_a_conflict_whoever_is_asked_when() {
+    let other = |three: &Three| {
+        let mut receipt = three.last.clone().unwrap();
+        receipt.counters.rows += 1;
+        let signature = receipt.sign(&three.backbone);
+        Countersign::Backbone { text: receipt.text(), excluded: Vec::new(), signature }.encode()
+    };
+    let mut three = Three::new();
+    three.call(1, 1000, 500);
+    let cut = three.books.cut(110, false).unwrap();
+    let backbone = three.countersign(&cut, &[], |_| {});
+    three.books.backbone_signed(&backbone).unwrap();
+    assert_eq!(three.books.repeated(&other(&three)), Some(Repeated::Conflict), "while the worker is asked");
+    let note = three.books.worker_signed(&three.worker_signature(&three.worker)).unwrap();
+    three.books.filed(&note);
+    assert_eq!(three.books.repeated(&other(&three)), Some(Repeated::Conflict), "once it is filed");
+    // What its sender did not sign convicts nobody.
+    three.backbone = SecretKey::from_seed([99; 32]);
+    assert_eq!(three.books.repeated(&other(&three)), None);
+}
+
+#[test]
+fn pings_chunks_and_everything_but_calls_and_results_weigh_nothing() {
+    let mut three = Three::new();
+    three.call(1, 1000, 500);
+    let before = three.books.totals();
+    for sequence in 0..10_000 {
+        for (kind, stream, length) in [
+            (Kind::Ping, 1, 8),
+            (Kind::Pong, 1, 8),
+            (Kind::Chunk, 3, 16_384),
+            (Kind::Want, 1, 52),
+            (Kind::Have, 1, 60_000),
+            (Kind::Cancel, 1, 10),
+            (Kind::Credit, 1, 8),
+        ] {
+            let header = Header { kind, more: false, length, stream, sequence };
+            assert_eq!(three.books.observe(&header, 100).unwrap(), None);
+        }
+    }
+    assert_eq!((three.books.totals(), three.books.uncut_bytes()), (before, 1500));
+    // An answer that is sent a second time is not counted again: it breaks the protocol.
+    let twice = Header { kind: Kind::Result, more: false, length: 500, stream: 2, sequence: 2 };
+    assert!(three.books.observe(&twice, 100).is_err());
+    assert_eq!(three.books.grant_is_spent(100), None);
 }
 
 #[test]

@@ -13,6 +13,9 @@ const SUFFIX: &str = "receipt";
 /// Folder in the spool for what the ledger refused for good.
 pub(super) const REFUSED_FOLDER: &str = "refused";
 
+/// Folder in the spool for countersignatures that contradict a receipt.
+const CONFLICTS_FOLDER: &str = "conflicts";
+
 /// Why a note's file gives no note.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SpoolError {
@@ -70,6 +73,15 @@ pub(super) fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Some(folder) => File::open(folder)?.sync_all(),
         None => Ok(()),
     }
+}
+
+/// Keeps what contradicts a receipt: one file a session is enough, since it ends with the first.
+pub(super) fn keep_conflict(spool: &Path, session: SessionId, payload: &[u8]) -> io::Result<PathBuf> {
+    let folder = spool.join(CONFLICTS_FOLDER);
+    fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{session}.countersign"));
+    keep(&path, payload)?;
+    Ok(path)
 }
 
 /// Reads a note back.
