@@ -162,6 +162,9 @@ fn the_table_of_limits_holds_the_constants() {
         ("MAX_EXCLUDED_CALLS", l::MAX_EXCLUDED_CALLS as u64),
         ("MAX_EVIDENCE_BYTES", l::MAX_EVIDENCE_BYTES as u64),
         ("MAX_METERED_CALLS", l::MAX_METERED_CALLS as u64),
+        ("MAX_PROBE_FILE_BYTES", kvasir_wire::probe::MAX_PROBE_FILE_BYTES as u64),
+        ("MAX_PROBE_RECORDS", kvasir_wire::probe::MAX_PROBE_RECORDS as u64),
+        ("MAX_PROBE_INDEX_BYTES", kvasir_wire::probe::MAX_PROBE_INDEX_BYTES as u64),
     ];
     for (name, value) in table {
         let row = format!("| `{name}` | {value} |");
