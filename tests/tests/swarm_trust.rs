@@ -137,10 +137,6 @@ fn bytes_are_those_of_accepted_calls_whatever_else_is_sent() {
     let rows = 9 * layers.len() as u64;
     assert_eq!(statistics.bytes_down, answers * (12 + 32) + rows * hidden * 4);
     assert_eq!(receipted(&statistics), statistics.bytes_up + statistics.bytes_down);
-    assert!(
-        statistics.workers[0].expert_bytes > receipted(&statistics),
-        "experts travelled, and nobody pays for that"
-    );
 }
 
 #[test]
@@ -169,7 +165,7 @@ fn a_worker_serves_no_further_ahead_of_signatures_than_its_window() {
     // The same by time: what is served waits for the hub's ten seconds, this worker for less.
     let scene = Scene::new();
     let mut options = scene.worker_options(30);
-    options.unsigned_window.time = std::time::Duration::from_millis(1);
+    options.unsigned_window.time = Duration::from_millis(1);
     let worker = RunningWorker::start(options);
     let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &layers));
     host.say(&mut swarm.experts(host.local()), 2);
@@ -260,7 +256,10 @@ fn receipts_of_all_parties_agree() {
     assert_eq!(numbers.ended.as_deref(), Some("finished in order"));
     assert_eq!(numbers.receipted_bytes, statistics.bytes(), "everything was accepted: {statistics:#?}");
     assert_eq!(numbers.receipted_nano_kvr, 7 * numbers.receipted_bytes);
-    assert!(numbers.receipted_bytes > 0);
+    assert!(
+        numbers.receipted_bytes > 0 && numbers.expert_bytes > 0,
+        "experts travelled, and nobody pays for that"
+    );
 
     let summary = worker.join().unwrap();
     assert_eq!(summary.receipted_bytes, numbers.receipted_bytes);
