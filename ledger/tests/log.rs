@@ -164,6 +164,7 @@ fn policies_are_read_strictly() {
         let key = SecretKey::from_seed([seed; 32]).public();
         CosignerKey::new(name(&format!("w{seed}.example")), key)
     };
+    let same_log = log_verifier(&name("renamed.example"), SecretKey::from_seed([1; 32]).public());
     let (one, two) = (witness(2), witness(3));
     let same_key = CosignerKey::new(name("other.example"), *one.key());
     for (text, reason) in [
@@ -180,6 +181,12 @@ fn policies_are_read_strictly() {
         (format!("log {log}\nwitness a {one}\ngroup g 01 a\nquorum g\n"), "all, any or 1 to 1"),
         (format!("log {log}\nwitness a {one}\ngroup g any a a\nquorum g\n"), "names a member twice"),
         (format!("log {log}\ngroup g any a\nquorum g\n"), "not defined above"),
+        (
+            format!("log {log}\nwitness a {one}\ngroup g any a\ngroup h any a\ngroup i 2 g h\nquorum i\n"),
+            "that another group has",
+        ),
+        (format!("log {log}\nlog {same_log}\nquorum none\n"), "named twice"),
+        (format!("log {log}\r\nquorum none\r\n"), "printable ASCII"),
         (format!("log {log}\nwitness a {log}\nquorum a\n"), "signature type 4"),
         (format!("log {log}\nqu\u{f6}rum none\n"), "printable ASCII"),
         (format!("log {log}\nlogs\nquorum none\n"), "expected `log`"),
