@@ -226,15 +226,6 @@ impl Answers<'_> {
         })
     }
 
-    /// What moved because of an entry.
-    pub fn postings_of(&self, cause: u64) -> Result<Vec<Posting>, LedgerError> {
-        let find = format!("{POSTING} WHERE p.cause = ? ORDER BY p.number LIMIT ?");
-        self.read(|connection| {
-            let values = params![signed(cause), MOST_ROWS];
-            connection.prepare_cached(&find)?.query_map(values, posting)?.collect()
-        })
-    }
-
     /// The whole note of a conflict.
     pub fn conflict(&self, id: Hash) -> Result<Option<String>, LedgerError> {
         let find = "SELECT note FROM conflicts WHERE id = ?";
