@@ -55,6 +55,9 @@ pub struct AuditArguments {
     /// Folder for these notes.
     #[arg(long, value_name = "FOLDER", default_value = ".", requires = "sign_key")]
     pub statements: PathBuf,
+    /// Write what anybody needs to repeat a conviction into this folder, as `kvasir-ledger fraud` reads it.
+    #[arg(long, value_name = "FOLDER")]
+    pub evidence: Option<PathBuf>,
 }
 
 impl From<&AuditArguments> for AuditOptions {
@@ -75,6 +78,7 @@ impl From<&AuditArguments> for AuditOptions {
             max_work: words.max_work,
             sign_key: words.sign_key.clone(),
             statements: words.statements.clone(),
+            evidence: words.evidence.clone(),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use kvasir_ledger::evidence::Evidence;
 use kvasir_plugin::{PublisherKey, TrustStore, UnixSeconds, verify};
 use kvasir_wire::account::{Audit, AuditVerdict};
 use kvasir_wire::handshake::Class;
@@ -96,8 +97,10 @@ fn an_honest_session_is_well_and_a_cheat_is_named_and_stated() {
     place.publish(&[&honest, &cheat]);
     let key = SecretKey::from_seed([90; 32]);
     write_key(&place.path("auditor.key"), &key);
-    let output =
-        place.audit(&[&all[..], &["--sign-key", "auditor.key", "--statements", "found", "--json"]].concat());
+    let output = place.audit(
+        &[&all[..], &["--sign-key", "auditor.key", "--statements", "found", "--evidence", "found", "--json"]]
+            .concat(),
+    );
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let report = json(&output);
     assert_eq!(
@@ -126,6 +129,13 @@ fn an_honest_session_is_well_and_a_cheat_is_named_and_stated() {
         assert_eq!((audit.session, audit.seq), (cheat.file.session, 1));
         assert_eq!(audit.work, cheat.file.root);
         assert_eq!(audit.checkpoint.0, head.text_digest());
+        // The file of evidence holds what it takes to compute the call again.
+        let path = place.folder.path().join(item["evidence"].as_str().unwrap());
+        let evidence = Evidence::parse(&std::fs::read(path).unwrap()).unwrap();
+        let proven = evidence.convict().unwrap();
+        assert!(!proven.is_complete && proven.culprits[0].starts_with("atlas/worker ed25519:"), "{proven:?}");
+        let Evidence::Work(work) = evidence else { panic!("it is about work") };
+        assert_eq!(work.record.records, [cheat.file.records[index as usize].clone()]);
     }
 
     // The ledger is audited first: what is wrong there is named, and nothing is replayed.

@@ -58,6 +58,8 @@ pub struct AuditOptions {
     pub sign_key: Option<PathBuf>,
     /// Where to.
     pub statements: PathBuf,
+    /// Folder for a file of evidence of each conviction.
+    pub evidence: Option<PathBuf>,
 }
 
 /// What an audit came to.
@@ -155,13 +157,20 @@ pub fn command(settings: &Settings, options: &AuditOptions, json: bool) -> Resul
             Some(key) => write_statement(&report, key, &log, &options.statements)?,
             None => None,
         };
+        let evidence = match &options.evidence {
+            Some(folder) => write_evidence(&report, folder)?,
+            None => None,
+        };
         if !json {
             output::line(sentence(&report))?;
             if let Some(path) = &written {
                 output::line(format!("             statement: {}", path.display()))?;
             }
+            if let Some(path) = &evidence {
+                output::line(format!("             evidence:  {}", path.display()))?;
+            }
         }
-        items.push(object(&report, written.as_deref()));
+        items.push(object(&report, written.as_deref(), evidence.as_deref()));
         outcome.statements.extend(written);
     }
     let code = if outcome.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
@@ -294,11 +303,21 @@ fn write_statement(
     folder: &Path,
 ) -> Result<Option<PathBuf>> {
     let Some(note) = statement(report, key, log.head_digest(), setup::now().0)? else { return Ok(None) };
+    write_finding(report, folder, "audit", "note", &note.to_string()).map(Some)
+}
+
+fn write_evidence(report: &Report, folder: &Path) -> Result<Option<PathBuf>> {
+    let Some(evidence) = &report.evidence else { return Ok(None) };
+    write_finding(report, folder, "fraud", "evidence", &evidence.to_string()).map(Some)
+}
+
+fn write_finding(report: &Report, folder: &Path, kind: &str, ending: &str, text: &str) -> Result<PathBuf> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    let session = report.place.name.session.short();
-    let path = folder.join(format!("audit-{session}-{}-{}.note", report.place.name.seq, report.place.index));
-    files::write_whole(&path, note.to_string().as_bytes())?;
-    Ok(Some(path))
+    let name = report.place.name;
+    let file = format!("{kind}-{}-{}-{}.{ending}", name.session.short(), name.seq, report.place.index);
+    let path = folder.join(file);
+    files::write_whole(&path, text.as_bytes())?;
+    Ok(path)
 }
 
 fn say_log(log: &PublicLog) -> Result<()> {
@@ -388,7 +407,7 @@ fn sentence(report: &Report) -> String {
     )
 }
 
-fn object(report: &Report, written: Option<&Path>) -> Value {
+fn object(report: &Report, written: Option<&Path>, evidence: Option<&Path>) -> Value {
     let (expected, got, reason) = match &report.verdict {
         Verdict::Convicted(found) => {
             (Some(hex_of(&found.expected)), Some(hex_of(&found.got)), Some(found.first_difference.clone()))
@@ -410,6 +429,7 @@ fn object(report: &Report, written: Option<&Path>) -> Value {
         "model": terms.model.to_string(), "plugin": terms.plugin.to_string(), "class": terms.class.name(),
         "verdict": report.verdict.name(), "expected": expected, "got": got, "reason": reason,
         "statement": written.map(|path| path.display().to_string()),
+        "evidence": evidence.map(|path| path.display().to_string()),
         "seconds": report.times.iter().map(|(kind, took)| (kind.name().to_owned(), json!(took.as_secs_f64())))
             .collect::<serde_json::Map<_, _>>(),
     })

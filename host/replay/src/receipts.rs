@@ -39,6 +39,8 @@ pub struct LoggedReceipt {
     pub leaf: u64,
     /// The receipt and its note.
     pub signed: SignedReceipt,
+    /// The keys that signed it.
+    pub keys: ReceiptKeys,
 }
 
 impl LogReader {
@@ -98,7 +100,14 @@ impl LogReader {
             .found
             .into_iter()
             .map(|(name, (leaf, note, receipt))| {
-                (name, signed(&self.keys, note, &receipt).map(|signed| LoggedReceipt { leaf, signed }))
+                (
+                    name,
+                    signed(&self.keys, note, &receipt).map(|(signed, keys)| LoggedReceipt {
+                        leaf,
+                        signed,
+                        keys,
+                    }),
+                )
             })
             .collect();
         Ok(LoggedReceipts { receipts })
@@ -132,7 +141,7 @@ fn signed(
     keys: &HashMap<KeyDigest, PublicKey>,
     note: Note,
     receipt: &Receipt,
-) -> Result<SignedReceipt, String> {
+) -> Result<(SignedReceipt, ReceiptKeys), String> {
     let terms = &receipt.terms;
     let key = |role: &str, place: &str, digest: &KeyDigest| {
         let missing = || format!("the log has no {place} with the {role}'s key {digest}");
@@ -143,5 +152,6 @@ fn signed(
         worker: key("worker", "delegation", &terms.worker)?,
         backbone: key("backbone", "grant", &terms.backbone)?,
     };
-    SignedReceipt::verify(note, &keys).map_err(|error| error.to_string())
+    let signed = SignedReceipt::verify(note, &keys).map_err(|error| error.to_string())?;
+    Ok((signed, keys))
 }

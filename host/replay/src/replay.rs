@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use kvasir_ledger::evidence::{Evidence, WorkFraud};
 use kvasir_model::Model;
 use kvasir_plugin::VerifiedPlugin;
 use kvasir_wire::handshake::Class;
 use kvasir_wire::id::{ModelDigest, PluginDigest};
 use kvasir_wire::message::Call;
-use kvasir_wire::probe::ProbeRecord;
-use kvasir_wire::receipt::Receipt;
+use kvasir_wire::probe::{ProbeFile, ProbeRecord};
+use kvasir_wire::receipt::{Receipt, ReceiptKeys};
 use kvasir_wire::work::WorkItem;
 
 use crate::engines::{EngineKind, Engines, Limits};
@@ -50,6 +51,8 @@ pub struct Report {
     pub requests: usize,
     /// What was found.
     pub verdict: Verdict,
+    /// Of a conviction: everything that anybody needs to repeat it but the model and the plugin, as `kvasir-ledger fraud` reads it.
+    pub evidence: Option<Evidence>,
     /// What each engine took; nothing where none was asked.
     pub times: Vec<(EngineKind, Duration)>,
 }
@@ -107,6 +110,7 @@ impl<'a> Replayer<'a> {
         let item = record.check(size, &logged.counters.work).map_err(|error| error.to_string())?;
         let call = record.call().map_err(|error| error.to_string())?;
         let (verdict, times) = self.judged(logged, &item, &call, &record.rows);
+        let evidence = matches!(verdict, Verdict::Convicted(_)).then(|| evidence(receipt, size, record));
         Ok(Report {
             place: Place {
                 name: kvasir_wire::probe::ProbeName { session: logged.terms.session, seq: logged.seq },
@@ -118,6 +122,7 @@ impl<'a> Replayer<'a> {
             experts: call.experts.len(),
             requests: call.requests(),
             verdict,
+            evidence,
             times,
         })
     }
@@ -166,6 +171,26 @@ impl<'a> Replayer<'a> {
         let columns = call.columns().unwrap_or(0);
         (judge(item, terms.class, rows, columns, &answers), times)
     }
+}
+
+/// The receipt and the one record, in a file of evidence.
+fn evidence(receipt: &LoggedReceipt, size: u64, record: &ProbeRecord) -> Evidence {
+    let logged = receipt.signed.receipt();
+    let ReceiptKeys { hub, worker, backbone } = receipt.keys;
+    Evidence::Work(WorkFraud {
+        hub,
+        worker,
+        backbone,
+        receipt: receipt.signed.note().clone(),
+        record: ProbeFile {
+            session: logged.terms.session,
+            seq: logged.seq,
+            receipt: logged.id(),
+            size,
+            root: logged.counters.work,
+            records: vec![record.clone()],
+        },
+    })
 }
 
 /// Whether bytes can convict in a session of this class.
