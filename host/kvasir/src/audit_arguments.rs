@@ -55,7 +55,7 @@ pub struct AuditArguments {
     /// Folder for these notes.
     #[arg(long, value_name = "FOLDER", default_value = ".", requires = "sign_key")]
     pub statements: PathBuf,
-    /// Write what anybody needs to repeat a conviction into this folder, as `kvasir-ledger fraud` reads it.
+    /// Write what anybody needs to repeat a conviction into this folder, as `kvasir-ledger convict` reads it.
     #[arg(long, value_name = "FOLDER")]
     pub evidence: Option<PathBuf>,
 }

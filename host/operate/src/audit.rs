@@ -308,7 +308,7 @@ fn write_statement(
 
 fn write_evidence(report: &Report, folder: &Path) -> Result<Option<PathBuf>> {
     let Some(evidence) = &report.evidence else { return Ok(None) };
-    write_finding(report, folder, "fraud", "evidence", &evidence.to_string()).map(Some)
+    write_finding(report, folder, "work", "fraud", &evidence.to_string()).map(Some)
 }
 
 fn write_finding(report: &Report, folder: &Path, kind: &str, ending: &str, text: &str) -> Result<PathBuf> {

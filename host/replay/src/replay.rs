@@ -51,7 +51,7 @@ pub struct Report {
     pub requests: usize,
     /// What was found.
     pub verdict: Verdict,
-    /// Of a conviction: everything that anybody needs to repeat it but the model and the plugin, as `kvasir-ledger fraud` reads it.
+    /// Of a conviction: everything that anybody needs to repeat it but the model and the plugin, as `kvasir-ledger convict` reads it.
     pub evidence: Option<Evidence>,
     /// What each engine took; nothing where none was asked.
     pub times: Vec<(EngineKind, Duration)>,
