@@ -95,21 +95,11 @@ async fn what_the_backbone_did_not_accept_is_not_paid_and_a_mebibyte_is_cut() {
 }
 
 #[tokio::test]
-async fn a_backbone_that_states_other_bytes_ends_the_session_and_both_hear_why() {
+async fn a_backbone_that_states_more_bytes_ends_the_session_and_both_hear_why() {
     let ledger = Arc::new(MemoryLedger::default());
     let scene = Scene::start(ledger.clone()).await;
     let (mut worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
-    backbone.grant().await;
-    backbone.call(1, vec![1; 1000]).await;
-    worker.answer(&[1; 1000], vec![2; 500]).await;
-    backbone.take(1, 1000, &[2; 500]).await;
-    backbone.ask_to_drain().await;
-    let cut = backbone.cut().await;
-    backbone
-        .countersign(cut, &[], |receipt: &mut Receipt| {
-            receipt.counters.up = kvasir_wire::money::MeteredBytes::new(10).unwrap();
-        })
-        .await;
+    one_call_stating(&mut worker, &mut backbone, 1001).await;
     for receiver in [&mut worker.session.receiver, &mut backbone.session.receiver] {
         let refusal = refused(receiver).await;
         assert_eq!(refusal.code, RefusalCode::ReceiptDisputed);
@@ -118,6 +108,32 @@ async fn a_backbone_that_states_other_bytes_ends_the_session_and_both_hear_why()
     assert!(ledger.receipts.lock().unwrap().is_empty());
     let closed = scene.closed_sessions(1).await;
     assert_eq!((closed[0].receipted_bytes, closed[0].bytes_up), (0, 1000));
+}
+
+#[tokio::test]
+async fn of_two_meters_that_differ_the_smaller_is_signed() {
+    let ledger = Arc::new(MemoryLedger::default());
+    let scene = Scene::start(ledger.clone()).await;
+    let (mut worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
+    one_call_stating(&mut worker, &mut backbone, 10).await;
+    let signed = worker.countersign().await;
+    assert_eq!((signed.counters.up.get(), signed.counters.down.get()), (10, 500));
+    worker.complete().await;
+    assert_eq!(ledger.receipts.lock().unwrap().len(), 1);
+}
+
+/// One call of 1,000 bytes up and 500 down, of which the backbone states `up`.
+async fn one_call_stating(worker: &mut WorkerEnd, backbone: &mut BackboneEnd, up: u64) {
+    backbone.grant().await;
+    backbone.call(1, vec![1; 1000]).await;
+    worker.answer(&[1; 1000], vec![2; 500]).await;
+    backbone.take(1, 1000, &[2; 500]).await;
+    backbone.ask_to_drain().await;
+    let cut = backbone.cut().await;
+    let state = |receipt: &mut Receipt| {
+        receipt.counters.up = kvasir_wire::money::MeteredBytes::new(up).unwrap();
+    };
+    backbone.countersign(cut, &[], state).await;
 }
 
 #[tokio::test]
