@@ -63,10 +63,10 @@ enum Command {
     Verify(check::Verify),
     /// Write a table as CSV or JSON
     Export(export::Export),
-    Audit(Box<audit::AuditLog>),
+    Audit(audit::AuditLog),
     Prove(evidence::Prove),
     CheckProof(evidence::CheckProof),
-    Fraud(Box<evidence::Fraud>),
+    Fraud(evidence::Fraud),
     Convict(evidence::Convict),
     Publish(public_log::Publish),
     Backup(public_log::Backup),

@@ -22,7 +22,7 @@ use kvasir_merkle::{Hash, ProofError};
 use kvasir_wire::account::AccountError;
 use kvasir_wire::note::{FieldError, FieldReader, FieldWriter, Note, NoteError};
 use kvasir_wire::probe::{MAX_PROBE_FILE_BYTES, ProbeError};
-use kvasir_wire::receipt::ReceiptError;
+use kvasir_wire::receipt::{ReceiptError, ReceiptKeys};
 use thiserror::Error;
 
 use crate::log::CheckpointError;
@@ -129,6 +129,17 @@ impl fmt::Display for Evidence {
         };
         f.write_str(&writer.finish())
     }
+}
+
+/// The parties' keys in full: notes name them by their digests.
+fn keys(fields: &mut FieldReader<'_>) -> Result<ReceiptKeys, EvidenceError> {
+    const KEY: &str = "`ed25519:` and 64 lower-case hexadecimal digits, not a weak key";
+    let mut key = |name| fields.value(name, KEY);
+    Ok(ReceiptKeys { hub: key("hub")?, worker: key("worker")?, backbone: key("backbone")? })
+}
+
+fn write_keys(writer: FieldWriter, keys: &ReceiptKeys) -> FieldWriter {
+    writer.line("hub", keys.hub).line("worker", keys.worker).line("backbone", keys.backbone)
 }
 
 const BASE64: &str = "canonical base64";

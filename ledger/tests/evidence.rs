@@ -12,6 +12,7 @@ use kvasir_ledger::evidence::{
 };
 use kvasir_ledger::log::{Checkpoint, log_verifier};
 use kvasir_merkle::{Hash, Tree, leaf_hash};
+use kvasir_wire::receipt::ReceiptKeys;
 use network::good_log::{LOG_SEED, entries, origin, policy, published, secret, session};
 use network::{Network, counters};
 
@@ -19,9 +20,11 @@ fn receipts() -> ReceiptFraud {
     let network = Network::new();
     let sign = |up| network.sign(&network.first(1, up, 20));
     ReceiptFraud {
-        hub: network.hub.public(),
-        worker: network.worker.public(),
-        backbone: network.backbone.public(),
+        keys: ReceiptKeys {
+            hub: network.hub.public(),
+            worker: network.worker.public(),
+            backbone: network.backbone.public(),
+        },
         first: sign(10),
         second: sign(11),
     }
@@ -81,7 +84,8 @@ fn what_is_no_contradiction_convicts_nobody() {
     nobody(Evidence::Log(LogFraud { second: fraud.first.clone(), ..fraud }));
     nobody(Evidence::Log(LogFraud { leaves: None, ..log_fraud((7, 300)) }));
     // Another worker's key convicts nobody either, nor does a stranger's log.
-    let framed = ReceiptFraud { worker: secret(9).public(), ..receipts() };
+    let framed =
+        ReceiptFraud { keys: ReceiptKeys { worker: secret(9).public(), ..receipts().keys }, ..receipts() };
     assert!(matches!(Evidence::Receipts(framed).convict(), Err(EvidenceError::Receipt(_))));
     let framed = LogFraud { log: log_verifier(&origin(), secret(9).public()), ..log_fraud((7, 7)) };
     assert!(matches!(Evidence::Log(framed).convict(), Err(EvidenceError::Checkpoint(_))));

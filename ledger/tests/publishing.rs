@@ -229,7 +229,7 @@ fn witnesses_cosign_and_one_that_is_away_is_asked_again() {
     let away = CosignerKey::new("away.example".parse().unwrap(), key(51).public());
     scene.witnesses = vec![
         KnownWitness { url: format!("http://{address}"), key: known.clone() },
-        // Nothing listens there: the port is this test's own, and taken for another purpose.
+        // Nothing listens there.
         KnownWitness { url: "http://127.0.0.1:1".into(), key: away },
     ];
     let mut publisher = scene.publisher();

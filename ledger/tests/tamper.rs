@@ -10,7 +10,7 @@ mod network;
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 
-use kvasir_ledger::audit::{AuditError, AuditOptions, AuditReport, audit};
+use kvasir_ledger::audit::{AuditError, AuditOptions, AuditReport, audit, hash_only};
 use kvasir_ledger::log::{CHECKPOINT_PATH, Checkpoint, CosignerKey, Policy, cosign, log_verifier};
 use kvasir_merkle::{Hash, leaf_hash};
 use kvasir_wire::account::{
@@ -803,6 +803,36 @@ fn faults_of_a_dishonest_log_are_named_by_their_entry() {
         }
     }
     assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn of_two_faults_the_earlier_is_named_wherever_they_are() {
+    let mut scene = Scene::new();
+    let index = scene.edit(MIDDLE, "\nclass exact\n", "\nclass tolerance\n");
+    let mut files = published(&scene.entries);
+    // Later entries of the same bundle, of another one in the same batch, and of a file that is gone.
+    for place in [450, 560] {
+        let tile = files.0.get_mut(&format!("tile/0/{:03}", place / 256)).unwrap();
+        tile[32 * (place % 256)] ^= 1;
+    }
+    files.0.remove("tile/entries/003.p/250");
+    assert_eq!(run(&files, &options()).unwrap_err().index(), Some(index));
+    // And an earlier one in the files before a later one in what was signed.
+    files.0.get_mut("tile/0/001").unwrap()[32 * 44] ^= 1;
+    assert_eq!(run(&files, &options()).unwrap_err().index(), Some(300));
+}
+
+#[test]
+fn a_size_that_no_log_has_costs_nothing() {
+    let good = published(&Scene::new().entries);
+    for size in [1 << 32, 1 << 50, i64::MAX as u64] {
+        let mut files = good.clone();
+        let signed = head(size, checkpoint(&good).root);
+        files.0.insert(CHECKPOINT_PATH.into(), signed.note().to_string().into_bytes());
+        let error = run(&files, &options()).unwrap_err();
+        assert_eq!(error.index(), Some(768), "{error}");
+        assert!(hash_only(&files, &options()).is_err());
+    }
 }
 
 #[test]

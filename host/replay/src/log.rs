@@ -5,9 +5,8 @@ use std::path::PathBuf;
 
 use kvasir_ledger::audit::{AuditOptions, audit};
 use kvasir_ledger::log::{
-    BundleCoordinates, CHECKPOINT_PATH, CheckpointError, FolderSource, HttpSource, LogSource,
-    MAX_BUNDLE_BYTES, MAX_CHECKPOINT_BYTES, Policy, PolicyError, SignedCheckpoint, SourceError, TileError,
-    bundles_of, parse_bundle,
+    CHECKPOINT_PATH, CheckpointError, Found, HttpSource, LogSource, MAX_CHECKPOINT_BYTES, Policy,
+    PolicyError, SignedCheckpoint, SourceError, TileError, bundles_of, find_bundle, parse_bundle, source_at,
 };
 use kvasir_merkle::Hash;
 use kvasir_wire::key::PublicKey;
@@ -103,7 +102,7 @@ impl PublicLog {
             }
             LogTrust::Policy(text) => Policy::parse(text).map_err(LogError::Policy)?,
         };
-        let source = source(place)?;
+        let source = source_at(place)?;
         let bytes = match kept {
             Some(bytes) => bytes,
             None => source
@@ -189,7 +188,8 @@ impl PublicLog {
     ) -> Result<LoggedReceipts, LogError> {
         let mut reader = LogReader::new(wanted);
         for bundle in bundles_of(0, self.size()) {
-            let (path, bytes, width) = self.bundle(&bundle)?;
+            let found = find_bundle(self.source.as_ref(), &bundle)?;
+            let Found { bytes, width, path } = found.ok_or_else(|| LogError::Missing(bundle.path()))?;
             let broken = |source| LogError::Bundle { path, source };
             let entries = parse_bundle(&bytes, width).map_err(broken)?;
             // A full bundle may hold more than this head covers.
@@ -197,16 +197,6 @@ impl PublicLog {
             progress(bundle.first_entry() + u64::from(bundle.width));
         }
         Ok(reader.finish(self.size(), &self.root())?)
-    }
-
-    /// The bundle, or the full one that has taken its place since.
-    fn bundle(&self, bundle: &BundleCoordinates) -> Result<(String, Vec<u8>, u16), LogError> {
-        for candidate in [*bundle, bundle.full()] {
-            if let Some(bytes) = self.source.read(&candidate.path(), MAX_BUNDLE_BYTES)? {
-                return Ok((candidate.path(), bytes, candidate.width));
-            }
-        }
-        Err(LogError::Missing(bundle.path()))
     }
 
     /// The probe records at `place`, or where this log has them.
@@ -224,14 +214,6 @@ impl PublicLog {
             source.read(path, limit).map_err(|error| error.to_string())
         })))
     }
-}
-
-fn source(place: &str) -> Result<Box<dyn LogSource>, SourceError> {
-    Ok(if is_address(place) {
-        Box::new(HttpSource::new(place)?)
-    } else {
-        Box::new(FolderSource(PathBuf::from(place)))
-    })
 }
 
 fn is_address(place: &str) -> bool {

@@ -10,7 +10,7 @@ use kvasir_wire::handshake::Class;
 use kvasir_wire::id::{ModelDigest, PluginDigest};
 use kvasir_wire::message::Call;
 use kvasir_wire::probe::{ProbeFile, ProbeRecord};
-use kvasir_wire::receipt::{Receipt, ReceiptKeys};
+use kvasir_wire::receipt::Receipt;
 use kvasir_wire::work::WorkItem;
 
 use crate::engines::{EngineKind, Engines, Limits};
@@ -176,11 +176,8 @@ impl<'a> Replayer<'a> {
 /// The receipt and the one record, in a file of evidence.
 fn evidence(receipt: &LoggedReceipt, size: u64, record: &ProbeRecord) -> Evidence {
     let logged = receipt.signed.receipt();
-    let ReceiptKeys { hub, worker, backbone } = receipt.keys;
     Evidence::Work(WorkFraud {
-        hub,
-        worker,
-        backbone,
+        keys: receipt.keys,
         receipt: receipt.signed.note().clone(),
         record: ProbeFile {
             session: logged.terms.session,

@@ -15,8 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use kvasir_merkle::{Hash, leaf_hash};
 use thiserror::Error;
 
-pub(crate) use fields::canonical_number;
-pub use fields::{FieldError, FieldReader, FieldWriter};
+pub use fields::{FieldError, FieldReader, FieldWriter, canonical_number};
 
 use crate::id::sha256;
 use crate::key::{PublicKey, SecretKey, Signature};

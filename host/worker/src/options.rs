@@ -127,8 +127,8 @@ impl fmt::Debug for WorkerOptions {
     }
 }
 
-/// Most bytes that a worker serves ahead of signatures unless told otherwise: some seconds of the fastest session, and less
-/// than a hundredth of a KVR.
+/// Most bytes that a worker serves ahead of signatures unless told otherwise: some seconds of the fastest session. At
+/// the founding price of 7 nanoKVR a byte that is 7.5 KVR.
 pub const UNSIGNED_WINDOW_BYTES: u64 = 1 << 30;
 /// Longest that something served may wait for a signed receipt unless told otherwise: a cut is due after ten seconds, each
 /// signature within twenty, and a ledger's pause holds nothing up.

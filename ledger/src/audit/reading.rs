@@ -8,16 +8,12 @@ use super::books::Books;
 use super::entry::{Entry, Signers};
 use super::{AuditError, AuditOptions};
 use crate::log::{
-    BundleCoordinates, Checkpoint, LogSource, MAX_BUNDLE_BYTES, TILE_HASHES, TileCoordinates, bundles_of,
-    parse_bundle, parse_tile,
+    BundleCoordinates, Checkpoint, LogSource, SourceError, TILE_HASHES, TileCoordinates, bundles_of,
+    find_bundle, find_tile, parse_bundle, parse_tile,
 };
 
 /// Bundles in memory at one time, for each thread.
 const BUNDLES_A_THREAD: usize = 4;
-/// Bytes of a full tile.
-const TILE_BYTES: usize = TILE_HASHES as usize * 32;
-
-type Wrong = (u64, String);
 
 /// Reads and books the whole log; gives the number of signatures that were verified.
 pub(super) fn read_all(
@@ -28,39 +24,35 @@ pub(super) fn read_all(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<u64, AuditError> {
     let mut tree = Growing::new(source, head, options.remembered.as_ref());
-    let bundles: Vec<_> = bundles_of(0, head.size).collect();
     let mut signatures = 0;
-    for batch in bundles.chunks(BUNDLES_A_THREAD * options.threads.get()) {
+    for_each_batch(head.size, options.threads, |batch| {
         let read = on_threads(batch, options.threads, |bundle| read_bundle(source, *bundle, head.size));
-        let (mut checks, mut wrong): (Vec<(u64, Entry, Signers)>, Option<Wrong>) = (Vec::new(), None);
-        'batch: for bundle in read {
-            let (entries, stopped) = bundle?;
+        let mut checks: Vec<(u64, Entry, Signers)> = Vec::new();
+        let booked = read.into_iter().try_for_each(|(entries, stopped)| {
             for (index, entry) in entries {
-                let taken = books.take(&entry, &tree.all);
-                tree.push(index, entry.leaf)?;
-                match taken {
-                    Ok(signers) => checks.push((index, entry, signers)),
-                    Err(reason) => {
-                        wrong = Some((index, reason));
-                        break 'batch;
-                    }
-                }
+                let leaf = entry.leaf;
+                let wrong = |reason| AuditError::Entry { index, reason };
+                let signers = books.take(&entry, &tree.all).map_err(wrong)?;
+                checks.push((index, entry, signers));
+                tree.push(index, leaf)?;
             }
-            if stopped.is_some() {
-                wrong = stopped;
-                break;
-            }
-        }
-        signatures += checks.iter().map(|(_, _, signers)| signers.len() as u64).sum::<u64>();
-        // An entry with a wrong signature comes before what was found at a later one.
-        let verified = on_threads(&checks, options.threads, |(index, entry, signers)| {
-            entry.note.verify_exactly(signers).map_err(|error| (*index, error.to_string()))
+            stopped
         });
-        if let Some((index, reason)) = verified.into_iter().find_map(Result::err).or(wrong) {
-            return Err(AuditError::Entry { index, reason });
+        signatures += checks.iter().map(|(_, _, signers)| signers.len() as u64).sum::<u64>();
+        let verified = on_threads(&checks, options.threads, |(index, entry, signers)| {
+            let wrong = |reason: String| AuditError::Entry { index: *index, reason };
+            entry.note.verify_exactly(signers).map_err(|error| wrong(error.to_string()))
+        });
+        // Both found something: what lies earlier in the log is named.
+        match (verified.into_iter().find_map(Result::err), booked.err()) {
+            (Some(one), Some(other)) if other.index().is_some_and(|at| Some(at) < one.index()) => Err(other),
+            (Some(error), _) | (None, Some(error)) => Err(error),
+            (None, None) => {
+                progress(tree.all.size(), head.size);
+                Ok(())
+            }
         }
-        progress(tree.all.size(), head.size);
-    }
+    })?;
     tree.finish()?;
     Ok(signatures)
 }
@@ -73,93 +65,95 @@ pub(super) fn hash_all(
     threads: NonZeroUsize,
 ) -> Result<(), AuditError> {
     let mut tree = Growing::new(source, head, remembered);
-    let bundles: Vec<_> = bundles_of(0, head.size).collect();
-    for batch in bundles.chunks(BUNDLES_A_THREAD * threads.get()) {
-        for leaves in on_threads(batch, threads, |bundle| hash_bundle(source, *bundle, head.size)) {
-            for (at, (leaf, _)) in leaves?.1.into_iter().enumerate() {
-                let index = tree.all.size();
-                debug_assert_eq!(index % TILE_HASHES, at as u64);
-                tree.push(index, leaf)?;
-            }
-        }
-    }
+    for_each_batch(head.size, threads, |batch| {
+        let hashed = on_threads(batch, threads, |bundle| {
+            let mut leaves = Vec::with_capacity(usize::from(bundle.width));
+            let take = |index, leaf, _: &[u8]| {
+                leaves.push((index, leaf));
+                Ok(())
+            };
+            visit_bundle(source, *bundle, head.size, take).map(|()| leaves)
+        });
+        hashed
+            .into_iter()
+            .try_for_each(|leaves| leaves?.into_iter().try_for_each(|(index, leaf)| tree.push(index, leaf)))
+    })?;
     tree.finish()
 }
 
-type Hashed = (u64, Vec<(Hash, Vec<u8>)>);
-
-/// The entries of a bundle with their leaf hashes, which the tile must have.
-fn hash_bundle(source: &dyn LogSource, bundle: BundleCoordinates, size: u64) -> Result<Hashed, AuditError> {
-    let first = bundle.first_entry();
-    let missing = |path: String| AuditError::Entry { index: first, reason: format!("the log has no {path}") };
-    let bad = |reason: String| AuditError::Entry { index: first, reason };
-    let (bytes, width, path) =
-        read_file(source, bundle.path(), bundle.full().path(), bundle.width, MAX_BUNDLE_BYTES, first)?
-            .ok_or_else(|| missing(bundle.path()))?;
-    let entries = parse_bundle(&bytes, width).map_err(|error| bad(format!("{path}: {error}")))?;
-    let tile = TileCoordinates::in_tree(0, bundle.index, size).ok_or_else(|| missing(bundle.path()))?;
-    let hashes = read_tile(source, tile, first)?;
-    let mut hashed = Vec::with_capacity(usize::from(bundle.width));
-    for (at, entry) in entries.into_iter().take(usize::from(bundle.width)).enumerate() {
-        let leaf = leaf_hash(entry);
-        if hashes.get(at) != Some(&leaf) {
-            let reason =
-                format!("the bundle's entry has leaf hash {leaf}, {} says something else", tile.path());
-            return Err(AuditError::Entry { index: first + at as u64, reason });
+/// Some bundles at a time. The size is the log's own word: nothing is made for bundles that may not be there.
+fn for_each_batch(
+    size: u64,
+    threads: NonZeroUsize,
+    mut task: impl FnMut(&[BundleCoordinates]) -> Result<(), AuditError>,
+) -> Result<(), AuditError> {
+    let mut bundles = bundles_of(0, size);
+    loop {
+        let batch: Vec<_> = bundles.by_ref().take(BUNDLES_A_THREAD.saturating_mul(threads.get())).collect();
+        if batch.is_empty() {
+            return Ok(());
         }
-        hashed.push((leaf, entry.to_vec()));
+        task(&batch)?;
     }
-    Ok((first, hashed))
 }
 
-type Read = (Vec<(u64, Entry)>, Option<Wrong>);
+/// The entries of a bundle up to the first that is none, and what stopped there.
+fn read_bundle(
+    source: &dyn LogSource,
+    bundle: BundleCoordinates,
+    size: u64,
+) -> (Vec<(u64, Entry)>, Result<(), AuditError>) {
+    let mut entries = Vec::with_capacity(usize::from(bundle.width));
+    let read = visit_bundle(source, bundle, size, |index, leaf, bytes| {
+        entries.push((index, Entry::parse(bytes, leaf)?));
+        Ok(())
+    });
+    (entries, read)
+}
 
-/// The entries of a bundle up to the first that is none.
-fn read_bundle(source: &dyn LogSource, bundle: BundleCoordinates, size: u64) -> Result<Read, AuditError> {
-    let (first, hashed) = hash_bundle(source, bundle, size)?;
-    let mut entries = Vec::with_capacity(hashed.len());
-    for (index, (leaf, bytes)) in (first..).zip(hashed) {
-        match Entry::parse(&bytes, leaf) {
-            Ok(entry) => entries.push((index, entry)),
-            Err(reason) => return Ok((entries, Some((index, reason)))),
+/// Shows every entry of a bundle, with its index and its leaf hash, which the tile must have; up to the first that is wrong.
+fn visit_bundle(
+    source: &dyn LogSource,
+    bundle: BundleCoordinates,
+    size: u64,
+    mut visit: impl FnMut(u64, Hash, &[u8]) -> Result<(), String>,
+) -> Result<(), AuditError> {
+    let first = bundle.first_entry();
+    let wrong = |index, reason| AuditError::Entry { index, reason };
+    let missing = || wrong(first, format!("the log has no {}", bundle.path()));
+    let found = at(first, find_bundle(source, &bundle))?.ok_or_else(missing)?;
+    let entries = parse_bundle(&found.bytes, found.width);
+    let entries = entries.map_err(|error| wrong(first, format!("{}: {error}", found.path)))?;
+    let tile = TileCoordinates::in_tree(0, bundle.index, size).ok_or_else(missing)?;
+    let hashes = read_tile(source, tile, first)?;
+    // A full bundle may hold more than the head covers.
+    for ((index, entry), hash) in (first..).zip(entries).take(usize::from(bundle.width)).zip(hashes) {
+        let leaf = leaf_hash(entry);
+        if leaf != hash {
+            let tile = tile.path();
+            return Err(wrong(
+                index,
+                format!("the bundle's entry has leaf hash {leaf}, {tile} says something else"),
+            ));
         }
+        visit(index, leaf, entry).map_err(|reason| wrong(index, reason))?;
     }
-    Ok((entries, None))
+    Ok(())
 }
 
 fn read_tile(source: &dyn LogSource, tile: TileCoordinates, first: u64) -> Result<Vec<Hash>, AuditError> {
-    let wrong = |reason: String| AuditError::Entry { index: first, reason };
-    let (bytes, width, path) =
-        read_file(source, tile.path(), tile.full().path(), tile.width, TILE_BYTES, first)?
-            .ok_or_else(|| wrong(format!("the log has no {}", tile.path())))?;
-    parse_tile(&bytes, width).map_err(|error| wrong(format!("{path}: {error}")))
+    let wrong = |reason| AuditError::Entry { index: first, reason };
+    let found = at(first, find_tile(source, &tile))?;
+    let found = found.ok_or_else(|| wrong(format!("the log has no {}", tile.path())))?;
+    parse_tile(&found.bytes, found.width).map_err(|error| wrong(format!("{}: {error}", found.path)))
 }
 
-type File = (Vec<u8>, u16, String);
-
-/// The file of this width, or the full one: a log may drop partial files of what has become full. A file that is too long
-/// is a fault of the log.
-fn read_file(
-    source: &dyn LogSource,
-    path: String,
-    full: String,
-    width: u16,
-    limit: usize,
-    first: u64,
-) -> Result<Option<File>, AuditError> {
-    let read = |path: &str| match source.read(path, limit) {
-        Err(error @ crate::log::SourceError::TooLong { .. }) => {
-            Err(AuditError::Entry { index: first, reason: error.to_string() })
-        }
-        other => Ok(other?),
-    };
-    if let Some(bytes) = read(&path)? {
-        return Ok(Some((bytes, width, path)));
-    }
-    if full == path {
-        return Ok(None);
-    }
-    Ok(read(&full)?.map(|bytes| (bytes, TILE_HASHES as u16, full)))
+/// A file that is too long is a fault of the log, from entry `index` on; one that cannot be read says nothing about it.
+fn at<T>(index: u64, read: Result<T, SourceError>) -> Result<T, AuditError> {
+    read.map_err(|error| match error {
+        SourceError::TooLong { .. } => AuditError::Entry { index, reason: error.to_string() },
+        error => error.into(),
+    })
 }
 
 /// The tree over what was read, compared with the upper tiles as it grows.

@@ -14,9 +14,7 @@ use serde_json::json;
 use super::{check::Progress, report, unix_now};
 use crate::audit::{AuditError, AuditOptions, AuditReport, audit};
 use crate::files::{Existing, Readers, read_regular, read_regular_text, write_whole};
-use crate::log::{
-    Checkpoint, FolderSource, HttpSource, LogSource, MAX_CHECKPOINT_BYTES, MAX_POLICY_BYTES, Policy,
-};
+use crate::log::{Checkpoint, MAX_CHECKPOINT_BYTES, MAX_POLICY_BYTES, Policy, source_at};
 
 /// Verify a public log and recompute every balance from its files
 #[derive(Debug, Args)]
@@ -74,21 +72,9 @@ impl LogTrust {
     }
 }
 
-/// The log at an address or in a folder.
-pub(super) fn source_of(log: &str) -> Result<Box<dyn LogSource>> {
-    if log.contains("://") {
-        return Ok(Box::new(HttpSource::new(log)?));
-    }
-    let folder = Path::new(log);
-    if !folder.is_dir() {
-        bail!("{log}: no such folder, and no address with http:// or https://");
-    }
-    Ok(Box::new(FolderSource(folder.to_owned())))
-}
-
 impl AuditLog {
     pub(super) fn run(self, json: bool) -> Result<()> {
-        let source = source_of(&self.log)?;
+        let source = source_at(&self.log)?;
         let threads = match self.threads {
             Some(threads) => threads,
             None => std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),

@@ -8,16 +8,16 @@ use kvasir_merkle::{Hash, leaf_hash};
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::note::Note;
 use kvasir_wire::probe::{MAX_PROBE_FILE_BYTES, ProbeFile};
-use kvasir_wire::receipt::Receipt;
+use kvasir_wire::receipt::{Receipt, ReceiptKeys};
 use serde_json::json;
 
-use super::audit::{LogTrust, source_of};
+use super::audit::LogTrust;
 use super::{print, report};
 use crate::evidence::{Evidence, LogFraud, MAX_EVIDENCE_BYTES, ReceiptFraud, TwoLeaves, WorkFraud};
 use crate::files::{Existing, Readers, read_regular, write_whole};
 use crate::log::{
     CHECKPOINT_PATH, Checkpoint, LogSource, MAX_CHECKPOINT_BYTES, MAX_ENTRY_BYTES, MAX_PROOF_FILE_BYTES,
-    ProofFile, Prover, SignedCheckpoint,
+    ProofFile, Prover, SignedCheckpoint, bundles_of, find_bundle, parse_bundle, source_at,
 };
 
 /// Write a proof that an entry is in the log: a paystub that is valid offline
@@ -138,6 +138,12 @@ struct Parties {
     backbone: PublicKey,
 }
 
+impl From<Parties> for ReceiptKeys {
+    fn from(Parties { hub, worker, backbone }: Parties) -> Self {
+        Self { hub, worker, backbone }
+    }
+}
+
 /// Verify a file of evidence, from the file alone
 #[derive(Debug, Args)]
 #[command(
@@ -150,7 +156,7 @@ pub(super) struct Convict {
 
 impl Prove {
     pub(super) fn run(self, json: bool) -> Result<()> {
-        let source = source_of(&self.log)?;
+        let source = source_at(&self.log)?;
         let head = source
             .read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES)?
             .context("there is no log here: no file `checkpoint`")?;
@@ -159,7 +165,7 @@ impl Prove {
         let prover = Prover::new(source.as_ref(), size);
         let index = match self.index {
             Some(index) => index,
-            None => self.find(&prover, size)?,
+            None => self.find(source.as_ref(), size)?,
         };
         let entry = prover.entry(index)?;
         let proof = prover.inclusion(index)?;
@@ -175,18 +181,23 @@ impl Prove {
         report(json, &object, &format!("{}: entry {index} of {size}", path.display()))
     }
 
-    fn find(&self, prover: &Prover<'_>, size: u64) -> Result<u64> {
-        for index in 0..size {
-            let entry = prover.entry(index)?;
-            let Ok(note) = Note::parse(&entry) else { continue };
-            let is_it = match (self.digest, self.session, self.seq) {
-                (Some(digest), ..) => note.leaf_hash() == digest || note.text_digest() == digest.0,
-                (None, Some(session), Some(seq)) => Receipt::parse(note.text())
-                    .is_ok_and(|receipt| receipt.terms.session.0 == session.0 && receipt.seq == seq),
-                _ => false,
-            };
-            if is_it {
-                return Ok(index);
+    fn find(&self, source: &dyn LogSource, size: u64) -> Result<u64> {
+        // Bundle by bundle: asking for entries one by one would read each bundle 256 times.
+        for bundle in bundles_of(0, size) {
+            let found =
+                find_bundle(source, &bundle)?.with_context(|| format!("the log has no {}", bundle.path()))?;
+            let entries = parse_bundle(&found.bytes, found.width).with_context(|| found.path.clone())?;
+            for (index, entry) in (bundle.first_entry()..size).zip(entries) {
+                let Ok(note) = Note::parse(entry) else { continue };
+                let is_it = match (self.digest, self.session, self.seq) {
+                    (Some(digest), ..) => note.leaf_hash() == digest || note.text_digest() == digest.0,
+                    (None, Some(session), Some(seq)) => Receipt::parse(note.text())
+                        .is_ok_and(|receipt| receipt.terms.session.0 == session.0 && receipt.seq == seq),
+                    _ => false,
+                };
+                if is_it {
+                    return Ok(index);
+                }
             }
         }
         bail!("none of the {size} entries is the one that was asked for")
@@ -221,15 +232,11 @@ impl CheckProof {
 impl Fraud {
     pub(super) fn run(self, json: bool) -> Result<()> {
         let evidence = match self.kind {
-            FraudKind::Receipts { first, second, keys: Parties { hub, worker, backbone } } => {
-                Evidence::Receipts(ReceiptFraud {
-                    hub,
-                    worker,
-                    backbone,
-                    first: note(&first)?,
-                    second: note(&second)?,
-                })
-            }
+            FraudKind::Receipts { first, second, keys } => Evidence::Receipts(ReceiptFraud {
+                keys: keys.into(),
+                first: note(&first)?,
+                second: note(&second)?,
+            }),
             FraudKind::Log { first, second, log_key, first_log, second_log, index } => {
                 let log = log_key.trim().parse().with_context(|| format!("log key `{log_key}`"))?;
                 let (first, second) = (note(&first)?, note(&second)?);
@@ -243,9 +250,9 @@ impl Fraud {
                 };
                 Evidence::Log(LogFraud { log, first, second, leaves })
             }
-            FraudKind::Work { receipt, record, keys: Parties { hub, worker, backbone } } => {
+            FraudKind::Work { receipt, record, keys } => {
                 let record = ProbeFile::parse(&read(&record, MAX_PROBE_FILE_BYTES)?)?;
-                Evidence::Work(WorkFraud { hub, worker, backbone, receipt: note(&receipt)?, record })
+                Evidence::Work(WorkFraud { keys: keys.into(), receipt: note(&receipt)?, record })
             }
         };
         // A file that convicts nobody is not written.
@@ -282,7 +289,7 @@ fn place(
     verifier: &kvasir_wire::note::Verifier,
     index: u64,
 ) -> Result<(Hash, Vec<Hash>)> {
-    let source: Box<dyn LogSource> = source_of(log)?;
+    let source: Box<dyn LogSource> = source_at(log)?;
     let signed = SignedCheckpoint::verify(head.to_string().as_bytes(), verifier)?;
     let prover = Prover::new(source.as_ref(), signed.checkpoint().size);
     Ok((leaf_hash(&prover.entry(index)?), prover.inclusion(index)?.hashes))

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kvasir_merkle::{EMPTY_ROOT, Hash};
 use kvasir_wire::key::{PublicKey, SecretKey};
-use kvasir_wire::note::{KeyName, Note, NoteError, Verifier};
+use kvasir_wire::note::{KeyName, Note, NoteError, Verifier, canonical_number};
 use thiserror::Error;
 
 /// Longest checkpoint that is read, signatures included: a note's.
@@ -75,7 +75,7 @@ impl Checkpoint {
             return Err(CheckpointError::Text("there are more or fewer lines"));
         };
         let origin = KeyName::from_str(origin)?;
-        let size = decimal(size).ok_or(CheckpointError::Text("the size is no such number"))?;
+        let size = canonical_number(size).ok_or(CheckpointError::Text("the size is no such number"))?;
         let root = hash_from_base64(root).ok_or(CheckpointError::Text("the root is no hash"))?;
         if size == 0 && root != EMPTY_ROOT {
             return Err(CheckpointError::EmptyRoot);
@@ -140,13 +140,6 @@ impl SignedCheckpoint {
         }
         Ok(grown)
     }
-}
-
-/// `0` or a decimal without leading zeros, at most 2^63 - 1.
-pub(crate) fn decimal(text: &str) -> Option<u64> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let canonical = digits && (text.len() == 1 || !text.starts_with('0'));
-    text.parse().ok().filter(|number| canonical && i64::try_from(*number).is_ok())
 }
 
 /// A hash in canonical base64.

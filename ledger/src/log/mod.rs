@@ -14,13 +14,15 @@ mod prover;
 mod source;
 mod tile;
 
+pub(crate) use checkpoint::hash_from_base64;
 pub use checkpoint::{Checkpoint, CheckpointError, MAX_CHECKPOINT_BYTES, SignedCheckpoint, log_verifier};
-pub(crate) use checkpoint::{decimal, hash_from_base64};
 pub use cosignature::{Cosignature, CosignatureError, CosignerKey, cosign};
 pub use policy::{MAX_POLICY_BYTES, MAX_POLICY_LINES, Policy, PolicyError, Quorum};
 pub use proof_file::{MAX_PROOF_FILE_BYTES, ProofFile, ProofFileError};
 pub use prover::{Prover, ProverError};
-pub use source::{FolderSource, HttpSource, LogSource, SourceError};
+pub use source::{
+    FolderSource, Found, HttpSource, LogSource, SourceError, find_bundle, find_tile, source_at,
+};
 pub use tile::{
     BundleCoordinates, MAX_BUNDLE_BYTES, MAX_ENTRY_BYTES, TILE_HASHES, TILE_HEIGHT, TileCoordinates,
     TileError, bundles_of, encode_bundle, encode_tile, parse_bundle, parse_tile, tiles_of,

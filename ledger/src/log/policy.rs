@@ -11,10 +11,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use kvasir_wire::note::{Note, NoteError, Verifier};
+use kvasir_wire::note::{Note, NoteError, Verifier, canonical_number};
 use thiserror::Error;
 
-use super::checkpoint::{CheckpointError, SignedCheckpoint, decimal};
+use super::checkpoint::{CheckpointError, SignedCheckpoint};
 use super::cosignature::{Cosignature, CosignatureError, CosignerKey};
 
 /// Longest policy file.
@@ -228,7 +228,7 @@ impl Policy {
                 let needed = match *needed {
                     "all" => members.len(),
                     "any" => 1,
-                    number => decimal(number)
+                    number => canonical_number(number)
                         .and_then(|number| usize::try_from(number).ok())
                         .filter(|number| (1..=members.len()).contains(number))
                         .ok_or_else(|| format!("`{number}` is not all, any or 1 to {}", members.len()))?,

@@ -14,10 +14,10 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kvasir_merkle::{Hash, MAX_PROOF_HASHES, ProofError, leaf_hash, verify_inclusion};
-use kvasir_wire::note::{Note, NoteError};
+use kvasir_wire::note::{Note, NoteError, canonical_number};
 use thiserror::Error;
 
-use super::checkpoint::{Checkpoint, CheckpointError, SignedCheckpoint, decimal, hash_from_base64};
+use super::checkpoint::{Checkpoint, CheckpointError, SignedCheckpoint, hash_from_base64};
 use super::policy::{Policy, PolicyError, Quorum};
 
 /// Longest proof file: an entry in `extra`, the hashes, a checkpoint.
@@ -83,7 +83,7 @@ impl ProofFile {
             })
             .transpose()?;
         let (line, index) = lines.next().ok_or(wrong(2, "expected `index` and a number"))?;
-        let index = index.strip_prefix("index ").and_then(decimal);
+        let index = index.strip_prefix("index ").and_then(canonical_number);
         let index = index.ok_or(wrong(line, "expected `index` and a number"))?;
         let mut hashes = Vec::new();
         for (line, text) in lines {

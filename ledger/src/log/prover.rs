@@ -9,10 +9,9 @@ use std::collections::HashMap;
 use kvasir_merkle::{Accumulator, ConsistencyProof, Hash, InclusionProof, ProofError};
 use thiserror::Error;
 
-use super::source::{LogSource, SourceError};
+use super::source::{Found, LogSource, SourceError, find_bundle, find_tile};
 use super::tile::{
-    BundleCoordinates, MAX_BUNDLE_BYTES, TILE_HASHES, TILE_HEIGHT, TileCoordinates, TileError, parse_bundle,
-    parse_tile,
+    BundleCoordinates, TILE_HASHES, TILE_HEIGHT, TileCoordinates, TileError, parse_bundle, parse_tile,
 };
 
 /// Most tiles that one prover keeps.
@@ -110,8 +109,8 @@ impl<'a> Prover<'a> {
     pub fn entry(&self, index: u64) -> Result<Vec<u8>, ProverError> {
         let outside = ProofError::IndexOutside { index, size: self.size };
         let bundle = BundleCoordinates::in_log(index / TILE_HASHES, self.size).ok_or(outside.clone())?;
-        let (bytes, width, path) =
-            self.read(bundle.path(), bundle.full().path(), bundle.width, MAX_BUNDLE_BYTES)?;
+        let Found { bytes, width, path } =
+            find_bundle(self.source, &bundle)?.ok_or_else(|| ProverError::Missing(bundle.path()))?;
         let entries = parse_bundle(&bytes, width).map_err(|source| ProverError::Tile { path, source })?;
         let entry = usize::try_from(index % TILE_HASHES).ok().and_then(|at| entries.get(at));
         entry.map(|entry| entry.to_vec()).ok_or_else(|| outside.into())
@@ -149,8 +148,8 @@ impl<'a> Prover<'a> {
         if let Some(hashes) = self.tiles.borrow().get(&tile) {
             return then(hashes);
         }
-        let (bytes, width, path) =
-            self.read(tile.path(), tile.full().path(), tile.width, TILE_HASHES as usize * 32)?;
+        let Found { bytes, width, path } =
+            find_tile(self.source, &tile)?.ok_or_else(|| ProverError::Missing(tile.path()))?;
         let hashes = parse_tile(&bytes, width).map_err(|source| ProverError::Tile { path, source })?;
         let result = then(&hashes);
         let mut tiles = self.tiles.borrow_mut();
@@ -159,23 +158,6 @@ impl<'a> Prover<'a> {
         }
         tiles.insert(tile, hashes);
         result
-    }
-
-    /// The file of exactly this width, or the full one, since a log may drop partial files that have become full.
-    fn read(
-        &self,
-        path: String,
-        full: String,
-        width: u16,
-        limit: usize,
-    ) -> Result<(Vec<u8>, u16, String), ProverError> {
-        if let Some(bytes) = self.source.read(&path, limit)? {
-            return Ok((bytes, width, path));
-        }
-        match self.source.read(&full, limit)? {
-            Some(bytes) if full != path => Ok((bytes, TILE_HASHES as u16, full)),
-            _ => Err(ProverError::Missing(path)),
-        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Where a log's files are read from: a folder, or a web server.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use thiserror::Error;
+
+use super::tile::{BundleCoordinates, MAX_BUNDLE_BYTES, TILE_HASHES, TileCoordinates};
+use crate::files::read_regular;
 
 /// Time for one file over HTTP, connecting included.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -59,26 +60,63 @@ pub enum SourceError {
     },
 }
 
+/// A tile or bundle as it lies there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The whole file.
+    pub bytes: Vec<u8>,
+    /// Hashes or entries in it, by its path.
+    pub width: u16,
+    /// Its path.
+    pub path: String,
+}
+
+/// The log at an address, or else in a folder. Nothing is read yet: a folder that is not there has no files.
+pub fn source_at(place: &str) -> Result<Box<dyn LogSource>, SourceError> {
+    if place.contains("://") {
+        Ok(Box::new(HttpSource::new(place)?))
+    } else {
+        Ok(Box::new(FolderSource(place.into())))
+    }
+}
+
+/// The bundle of this width, or the full one: a log may drop partial files of what has become full.
+pub fn find_bundle(source: &dyn LogSource, bundle: &BundleCoordinates) -> Result<Option<Found>, SourceError> {
+    let full = bundle.full();
+    find(source, [(bundle.path(), bundle.width), (full.path(), full.width)], MAX_BUNDLE_BYTES)
+}
+
+/// The tile of this width, or the full one.
+pub fn find_tile(source: &dyn LogSource, tile: &TileCoordinates) -> Result<Option<Found>, SourceError> {
+    let full = tile.full();
+    find(source, [(tile.path(), tile.width), (full.path(), full.width)], TILE_HASHES as usize * 32)
+}
+
+fn find(
+    source: &dyn LogSource,
+    places: [(String, u16); 2],
+    limit: usize,
+) -> Result<Option<Found>, SourceError> {
+    let is_full = places[0] == places[1];
+    for (path, width) in places.into_iter().take(if is_full { 1 } else { 2 }) {
+        if let Some(bytes) = source.read(&path, limit)? {
+            return Ok(Some(Found { bytes, width, path }));
+        }
+    }
+    Ok(None)
+}
+
 impl LogSource for FolderSource {
     fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, SourceError> {
         let file = self.0.join(path);
         let place = || file.display().to_string();
-        let failed = |source| SourceError::File { place: place(), source };
-        let opened = match File::open(&file) {
-            Ok(opened) => opened,
-            Err(error) if is_absent(&error) => return Ok(None),
-            Err(error) => return Err(failed(error)),
-        };
-        // A folder, a pipe or a device is no file of a log, and reading one might never end.
-        if !opened.metadata().map_err(failed)?.is_file() {
-            return Err(failed(std::io::Error::other("it is no regular file")));
-        }
-        let mut bytes = Vec::new();
-        opened.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() > limit {
-            Err(SourceError::TooLong { place: place(), limit })
-        } else {
-            Ok(Some(bytes))
+        match read_regular(&file, limit as u64) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
+                Err(SourceError::TooLong { place: place(), limit })
+            }
+            Err(source) => Err(SourceError::File { place: place(), source }),
         }
     }
 }

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use kvasir_wire::note::{Note, SignatureLine};
+use kvasir_wire::note::{Note, SignatureLine, canonical_number};
 use thiserror::Error;
 
 use super::{AddCheckpoint, SIZE_TYPE};
-use crate::log::{
-    CosignerKey, LogSource, MAX_CHECKPOINT_BYTES, Prover, ProverError, SignedCheckpoint, decimal,
-};
+use crate::log::{CosignerKey, LogSource, MAX_CHECKPOINT_BYTES, Prover, ProverError, SignedCheckpoint};
 
 /// Time for one question to a witness.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -87,8 +85,10 @@ pub fn ask(
         match status {
             200 => return line_of(&text, witness, head).ok_or_else(|| bad_answer(&place, witness)),
             409 if names_size && attempt == 0 => {
-                let seen =
-                    text.strip_suffix('\n').and_then(decimal).ok_or_else(|| bad_answer(&place, witness))?;
+                let seen = text
+                    .strip_suffix('\n')
+                    .and_then(canonical_number)
+                    .ok_or_else(|| bad_answer(&place, witness))?;
                 if seen > size {
                     return Err(CosignError::AheadOfUs { url: place, seen, size });
                 }

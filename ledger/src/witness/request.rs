@@ -5,10 +5,10 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kvasir_merkle::{Hash, MAX_PROOF_HASHES};
-use kvasir_wire::note::{Note, NoteError};
+use kvasir_wire::note::{Note, NoteError, canonical_number};
 use thiserror::Error;
 
-use crate::log::{CheckpointError, MAX_CHECKPOINT_BYTES, decimal, hash_from_base64};
+use crate::log::{CheckpointError, MAX_CHECKPOINT_BYTES, hash_from_base64};
 
 /// Longest body: the proof and a checkpoint.
 pub const MAX_REQUEST_BYTES: usize = MAX_CHECKPOINT_BYTES + 4096;
@@ -54,7 +54,7 @@ impl AddCheckpoint {
         let (head, checkpoint) =
             text.split_once("\n\n").ok_or(wrong(1, "a blank line divides proof and checkpoint"))?;
         let mut lines = head.split('\n');
-        let old = lines.next().and_then(|line| line.strip_prefix("old ")).and_then(decimal);
+        let old = lines.next().and_then(|line| line.strip_prefix("old ")).and_then(canonical_number);
         let old = old.ok_or(wrong(1, "expected `old` and a size in decimal"))?;
         let mut proof = Vec::new();
         for (at, text) in lines.enumerate() {

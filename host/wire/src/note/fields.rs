@@ -122,7 +122,7 @@ impl FieldWriter {
 const NUMBER: &str = "a decimal from 0 to 9223372036854775807 without leading zeros";
 
 /// `0` or a decimal without leading zeros or sign, at most 2^63 - 1.
-pub(crate) fn canonical_number(text: &str) -> Option<u64> {
+pub fn canonical_number(text: &str) -> Option<u64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits || text.is_empty() || (text.len() > 1 && text.starts_with('0')) {
         return None;
