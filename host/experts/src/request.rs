@@ -49,6 +49,14 @@ pub fn group(call: &Call) -> Vec<ExpertRows> {
 /// If `each_rows` is not of that length, a request's weights do not match its rows, or a row number is `count` or more:
 /// what crosses a process boundary is checked before it comes here.
 pub fn combine(count: usize, hidden: usize, requests: &[ExpertRows], each_rows: &[f32]) -> Vec<f32> {
+    let mut sums = vec![0.0f32; count * hidden];
+    add_weighted(&mut sums, hidden, requests, each_rows);
+    sums
+}
+
+/// [`combine`] onto what is there: experts in ascending parts, one after the other, give the sum that they give at once.
+pub(crate) fn add_weighted(sums: &mut [f32], hidden: usize, requests: &[ExpertRows], each_rows: &[f32]) {
+    let count = sums.len().checked_div(hidden).unwrap_or(0);
     let rows_in_all: usize = requests.iter().map(|request| request.rows.len()).sum();
     assert_eq!(each_rows.len(), rows_in_all * hidden, "one row of {hidden} values for each row asked for");
     let beyond = requests.iter().flat_map(|request| &request.rows).find(|&&row| row as usize >= count);
@@ -65,7 +73,6 @@ pub fn combine(count: usize, hidden: usize, requests: &[ExpertRows], each_rows: 
         .collect();
     parts.sort_by_key(|(request, _)| request.expert);
     let isa = InstructionSet::detect();
-    let mut sums = vec![0.0f32; count * hidden];
     let values: usize = parts.iter().map(|(_, part)| part.len()).sum();
     let pieces = if values < LEAST_SHARED { 1 } else { current_count() };
     let stretch = count.div_ceil(pieces).max(1);
@@ -87,5 +94,4 @@ pub fn combine(count: usize, hidden: usize, requests: &[ExpertRows], each_rows: 
             }
         }
     });
-    sums
 }

@@ -1,5 +1,6 @@
 //! The runner: a compiled kernel and as many instances of it as the experts need.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::error::Error;
@@ -20,8 +21,12 @@ use crate::error::RunnerError;
 use crate::evaluator::{Evaluator, EvaluatorError, Isolation};
 use crate::gpu_lane::GpuLane;
 use crate::lane::{Lane, Rows, Shared};
-use crate::request::{ExpertRows, combine};
+use crate::request::{ExpertRows, add_weighted};
 use crate::shader_proof::{ShaderReport, prove_shader};
+
+/// Values of single experts that are kept at one time while they are summed (64 MiB of them). A stranger's call of a few megabytes
+/// may ask thousands of experts for thousands of rows each, and its answer is only as many rows as it brought.
+const MAX_SUM_VALUES: usize = 16 << 20;
 
 /// Whatever kept a source from giving an expert.
 pub type SourceError = Box<dyn Error + Send + Sync>;
@@ -290,8 +295,15 @@ impl ExpertRunner {
         requests: &[ExpertRows],
     ) -> Result<Vec<f32>, RunnerError> {
         check_weights(rows.layer, requests)?;
-        let each = self.evaluate(source, rows, requests)?;
-        Ok(combine(rows.bytes.len() / rows.row_bytes, rows.hidden, requests, &each))
+        let mut ascending = Cow::Borrowed(requests);
+        if !requests.is_sorted_by_key(|request| request.expert) {
+            ascending.to_mut().sort_by_key(|request| request.expert);
+        }
+        let mut sums = vec![0.0; rows.bytes.len() / rows.row_bytes * rows.hidden];
+        for part in parts(&ascending, MAX_SUM_VALUES / rows.hidden) {
+            add_weighted(&mut sums, rows.hidden, part, &self.evaluate(source, rows, part)?);
+        }
+        Ok(sums)
     }
 
     fn evaluate(
@@ -462,6 +474,21 @@ fn check_rows(
     Ok(Rows { layer, format, bytes, row_bytes, hidden })
 }
 
+/// Requests in order, in parts of at most `most` rows each; one that is larger stands alone.
+fn parts(requests: &[ExpertRows], most: usize) -> impl Iterator<Item = &[ExpertRows]> {
+    let mut rest = requests;
+    std::iter::from_fn(move || {
+        let mut rows = 0usize;
+        let fitting = rest.iter().take_while(|request| {
+            rows = rows.saturating_add(request.rows.len());
+            rows <= most
+        });
+        let (part, left) = rest.split_at(fitting.count().max(1).min(rest.len()));
+        rest = left;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
 /// What a sum needs beside what an evaluation needs: a weight for each row, each expert once.
 fn check_weights(layer: LayerIndex, requests: &[ExpertRows]) -> Result<(), RunnerError> {
     let mut experts: Vec<u16> = requests.iter().map(|request| request.expert.0).collect();
@@ -484,4 +511,28 @@ fn check_weights(layer: LayerIndex, requests: &[ExpertRows]) -> Result<(), Runne
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_hold_everything_in_order_and_no_more_than_fits() {
+        let requests: Vec<ExpertRows> = [3, 1, 4, 9, 2, 2]
+            .iter()
+            .zip(0..)
+            .map(|(&rows, expert)| ExpertRows {
+                expert: ExpertIndex(expert),
+                rows: (0..rows).collect(),
+                weights: Vec::new(),
+            })
+            .collect();
+        let cut = |most| parts(&requests, most).map(<[_]>::len).collect::<Vec<_>>();
+        assert_eq!(cut(5), [2, 1, 1, 2]);
+        assert_eq!(cut(0), [1; 6]);
+        assert_eq!(cut(usize::MAX), [6]);
+        assert_eq!(parts(&requests, 5).flatten().collect::<Vec<_>>(), requests.iter().collect::<Vec<_>>());
+        assert_eq!(parts(&[], 5).count(), 0);
+    }
 }
