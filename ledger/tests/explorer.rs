@@ -38,7 +38,9 @@ impl Served {
 
     fn start_log(path: &Path, log: Option<Publisher>) -> Self {
         let network = Network::new();
-        let store = Store::open(path, &network.name, network.keys()).unwrap();
+        let mut store = Store::open(path, &network.name, network.keys()).unwrap();
+        // The service does it as soon as it runs: a page must not depend on who was first.
+        store.sweep(END).unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
