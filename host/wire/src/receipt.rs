@@ -27,7 +27,7 @@ pub const CUT_BYTES: u64 = 1 << 20;
 pub const CUT_SECONDS: u64 = 10;
 
 /// What holds for a whole session: equal in all of its receipts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
     /// The network.
     pub network: NetworkName,
@@ -68,6 +68,21 @@ pub struct Counters {
     pub rows: u64,
     /// RFC 6962 root over all work items of the session, counted or not (see [`crate::work`]).
     pub work: Hash,
+}
+
+/// A receipt without its terms: enough to see whether another one may follow it, for whoever has many sessions to remember.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// As in [`Receipt`].
+    pub seq: u64,
+    /// As in [`Receipt`].
+    pub prev: Option<ReceiptId>,
+    /// As in [`Receipt`].
+    pub counters: Counters,
+    /// As in [`Receipt`].
+    pub to: u64,
+    /// As in [`Receipt`].
+    pub is_final: bool,
 }
 
 /// The signed statement.
@@ -318,8 +333,7 @@ impl Receipt {
 
     /// Bytes billed so far: up and down together.
     pub fn billed(&self) -> MeteredBytes {
-        // `check` has refused sums that do not fit; a hand-made value saturates, and is refused by whoever parses it.
-        self.counters.up.checked_add(self.counters.down).unwrap_or(MeteredBytes::MAX)
+        self.mark().billed()
     }
 
     /// Signs the text. The text names the key of each role, so a signature cannot move to another role.
@@ -362,32 +376,13 @@ impl Receipt {
         if let Some(field) = self.terms.first_difference(&earlier.terms) {
             return Err(ContinuityError::TermsChanged(field));
         }
-        if self.seq <= earlier.seq {
-            return Err(ContinuityError::Seq { expected: earlier.seq + 1, found: self.seq });
-        }
-        if earlier.is_final {
-            return Err(ContinuityError::AfterFinal(earlier.seq));
-        }
-        if self.seq == earlier.seq + 1 {
-            let (expected, found) = (earlier.id(), self.prev.unwrap_or(ReceiptId::NONE));
-            if found != expected {
-                return Err(ContinuityError::Prev { expected, found });
-            }
-        }
-        for (field, before, after) in [
-            ("up", earlier.counters.up.get(), self.counters.up.get()),
-            ("down", earlier.counters.down.get(), self.counters.down.get()),
-            ("calls", earlier.counters.calls, self.counters.calls),
-            ("rows", earlier.counters.rows, self.counters.rows),
-        ] {
-            if after < before {
-                return Err(ContinuityError::Fell { field, before, after });
-            }
-        }
-        if self.to < earlier.to {
-            return Err(ContinuityError::ClockRanBackwards { before: earlier.to, after: self.to });
-        }
-        Ok(())
+        self.mark().follows(&earlier.mark(), || earlier.id())
+    }
+
+    /// This receipt without its terms.
+    pub fn mark(&self) -> Mark {
+        let Self { terms: _, seq, prev, counters, to, is_final } = *self;
+        Mark { seq, prev, counters, to, is_final }
     }
 
     /// What must hold inside one receipt.
@@ -414,9 +409,52 @@ impl Receipt {
     }
 }
 
+impl Mark {
+    /// Bytes billed so far: up and down together.
+    pub fn billed(&self) -> MeteredBytes {
+        // `check` has refused sums that do not fit; a hand-made value saturates, and is refused by whoever parses it.
+        self.counters.up.checked_add(self.counters.down).unwrap_or(MeteredBytes::MAX)
+    }
+
+    /// [`Receipt::follows`] for receipts of equal terms. `earlier_id` gives the earlier one's identity; it is asked for neighbours
+    /// only.
+    pub fn follows(
+        &self,
+        earlier: &Mark,
+        earlier_id: impl FnOnce() -> ReceiptId,
+    ) -> Result<(), ContinuityError> {
+        if self.seq <= earlier.seq {
+            return Err(ContinuityError::Seq { expected: earlier.seq + 1, found: self.seq });
+        }
+        if earlier.is_final {
+            return Err(ContinuityError::AfterFinal(earlier.seq));
+        }
+        if self.seq == earlier.seq + 1 {
+            let (expected, found) = (earlier_id(), self.prev.unwrap_or(ReceiptId::NONE));
+            if found != expected {
+                return Err(ContinuityError::Prev { expected, found });
+            }
+        }
+        for (field, before, after) in [
+            ("up", earlier.counters.up.get(), self.counters.up.get()),
+            ("down", earlier.counters.down.get(), self.counters.down.get()),
+            ("calls", earlier.counters.calls, self.counters.calls),
+            ("rows", earlier.counters.rows, self.counters.rows),
+        ] {
+            if after < before {
+                return Err(ContinuityError::Fell { field, before, after });
+            }
+        }
+        if self.to < earlier.to {
+            return Err(ContinuityError::ClockRanBackwards { before: earlier.to, after: self.to });
+        }
+        Ok(())
+    }
+}
+
 impl Terms {
     /// Name of the first line that differs.
-    fn first_difference(&self, other: &Terms) -> Option<&'static str> {
+    pub fn first_difference(&self, other: &Terms) -> Option<&'static str> {
         let Terms {
             network,
             session,

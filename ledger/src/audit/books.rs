@@ -4,6 +4,7 @@
 //! gives its signers; the signatures themselves are verified elsewhere, on all cores.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use kvasir_merkle::{Accumulator, Hash};
 use kvasir_wire::account::{
@@ -14,10 +15,10 @@ use kvasir_wire::id::{KeyDigest, SessionId, WalletDigest};
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::limits::CLOCK_SKEW_SECONDS;
 use kvasir_wire::note::{NetworkName, Signer};
-use kvasir_wire::receipt::{Class, Receipt};
+use kvasir_wire::receipt::{Class, ContinuityError, Receipt, ReceiptId, Terms};
 
 use super::entry::{Entry, Said, Signers};
-use super::session::Session;
+use super::session::{Point, Session};
 use super::{AuditReport, AuditedBalance, BelievedKey, MAX_NAMED_GAPS};
 
 type Taken = Result<Signers, String>;
@@ -30,7 +31,9 @@ pub(super) struct Books {
     prices: HashMap<Hash, Price>,
     grants: HashMap<Hash, GrantAccount>,
     delegations: HashMap<(KeyDigest, WalletDigest), Vec<Delegation>>,
-    sessions: HashMap<SessionId, Session>,
+    sessions: HashMap<SessionId, Box<Session>>,
+    /// What sessions have in common; their own number and beginning are left out.
+    terms: HashSet<Arc<Terms>>,
     settlements: HashMap<SettlementId, Settled>,
     penalties: HashMap<Hash, KeyDigest>,
     /// Texts of all entries but receipts, whose numbers tell them apart.
@@ -70,6 +73,7 @@ impl Books {
             grants: HashMap::new(),
             delegations: HashMap::new(),
             sessions: HashMap::new(),
+            terms: HashSet::new(),
             settlements: HashMap::new(),
             penalties: HashMap::new(),
             texts: HashSet::new(),
@@ -94,7 +98,7 @@ impl Books {
         let signers = match &entry.said {
             Said::Key(belief) => self.key(belief),
             Said::Origin(change) => self.origin(change, before),
-            Said::Receipt(receipt) => self.receipt(receipt),
+            Said::Receipt(receipt) => self.receipt(receipt, entry),
             Said::Price(price) => self.price(price, entry.leaf),
             Said::Grant(grant) => self.grant(grant, entry.leaf),
             Said::Fund(fund) => self.fund(fund),
@@ -227,7 +231,7 @@ impl Books {
         Ok(Who::OneOf(Signer::Ledger, KeyRole::Ledger))
     }
 
-    fn receipt(&mut self, receipt: &Receipt) -> Result<Who, String> {
+    fn receipt(&mut self, receipt: &Receipt, entry: &Entry) -> Result<Who, String> {
         let terms = &receipt.terms;
         self.check_network(&terms.network)?;
         let account = self.grants.get(&terms.grant).ok_or("its grant is not in the log before it")?;
@@ -261,10 +265,7 @@ impl Books {
             .and_then(|given| given.iter().find(|one| holds(one.from, one.until, receipt.to)));
         let worker = worker.ok_or("no delegation of its payee to its worker holds at its end")?.worker;
         let backbone = grant.backbone;
-        let session = self.sessions.entry(terms.session).or_insert_with(|| Session::new(receipt));
-        let billed_before = session.billed();
-        session.add(receipt.clone())?;
-        let added = session.billed().saturating_sub(billed_before);
+        let added = self.place(receipt, ReceiptId(entry.note.text_digest()))?;
         if let Some(account) = self.grants.get_mut(&terms.grant) {
             account.billed = account.billed.saturating_add(added);
             if account.billed > account.grant.bytes.get() {
@@ -281,6 +282,31 @@ impl Books {
             Signer::Worker.verifier(network, worker),
             Signer::Backbone.verifier(network, backbone),
         ]))
+    }
+
+    /// Puts a receipt into its session. Gives how much more is billed now.
+    fn place(&mut self, receipt: &Receipt, id: ReceiptId) -> Result<u64, String> {
+        let point = Point { mark: receipt.mark(), id };
+        let common = common_terms(&receipt.terms);
+        if let Some(session) = self.sessions.get_mut(&receipt.terms.session) {
+            let (terms, from) = &session.terms;
+            let changed = common.first_difference(terms).or((receipt.terms.from != *from).then_some("from"));
+            if let Some(field) = changed {
+                return Err(ContinuityError::TermsChanged(field).to_string());
+            }
+            let before = session.billed();
+            session.add(point)?;
+            return Ok(session.billed().saturating_sub(before));
+        }
+        let terms = match self.terms.get(&common) {
+            Some(terms) => Arc::clone(terms),
+            None => Arc::new(common),
+        };
+        self.terms.insert(Arc::clone(&terms));
+        let session = Session::new((terms, receipt.terms.from), point);
+        let billed = session.billed();
+        self.sessions.insert(receipt.terms.session, Box::new(session));
+        Ok(billed)
     }
 
     fn price(&mut self, price: &Price, leaf: Hash) -> Result<Who, String> {
@@ -345,7 +371,8 @@ impl Books {
             let named = |reason: String| format!("session {} {reason}", part.session);
             let session =
                 self.sessions.get_mut(&part.session).ok_or_else(|| named("has no receipts here".into()))?;
-            let parties = (session.payer, session.payee, session.price);
+            let (terms, _) = &session.terms;
+            let parties = (terms.backbone, terms.payee, terms.price);
             if parties != (settlement.payer, settlement.payee, settlement.price) {
                 return Err(named("is of other parties, or has another price".into()));
             }
@@ -397,18 +424,17 @@ impl Books {
         let session = self.sessions.get(&audit.session).filter(|session| session.has(audit.seq));
         let session = session.ok_or("its receipt is not in the log before it")?;
         // The terms are the same in all receipts of a session; of older ones nothing else is remembered.
-        if let Some(terms) = session.any_terms() {
-            if let Some(role) = audit.party_of(terms) {
-                return Err(format!("its auditor is the {role} of the session"));
-            }
-            if (audit.model, audit.plugin) != (terms.model, terms.plugin) {
-                return Err("its model or plugin is not the session's".into());
-            }
-            if audit.verdict == AuditVerdict::Convicted && terms.class == Class::Tolerance {
-                return Err("it convicts by bytes in a session of class tolerance".into());
-            }
+        let (terms, _) = &session.terms;
+        if let Some(role) = audit.party_of(terms) {
+            return Err(format!("its auditor is the {role} of the session"));
         }
-        if session.receipt(audit.seq).is_some_and(|receipt| receipt.counters.work != audit.work) {
+        if (audit.model, audit.plugin) != (terms.model, terms.plugin) {
+            return Err("its model or plugin is not the session's".into());
+        }
+        if audit.verdict == AuditVerdict::Convicted && terms.class == Class::Tolerance {
+            return Err("it convicts by bytes in a session of class tolerance".into());
+        }
+        if session.work(audit.seq).is_some_and(|work| work != audit.work) {
             return Err("its work root is not its receipt's".into());
         }
         Ok(Who::These(vec![Signer::Auditor.verifier(&audit.network, audit.auditor)]))
@@ -460,6 +486,11 @@ enum Who {
     These(Signers),
     /// One of the keys that are believed in a role, under the name of this signer.
     OneOf(Signer, KeyRole),
+}
+
+/// The terms without what is a session's own.
+fn common_terms(terms: &Terms) -> Terms {
+    Terms { session: SessionId([0; 32]), from: 0, ..terms.clone() }
 }
 
 /// Whether a period covers a time. Its beginning is lenient, since another machine's clock wrote it.
