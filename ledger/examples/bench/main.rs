@@ -3,26 +3,33 @@
 //! Prints one JSON object: machine and `measured`, a list of {name, value, unit, aim, better, met, note}.
 #![allow(clippy::unwrap_used)] // a figure that cannot be taken fails the run
 
-#[path = "../tests/network/mod.rs"]
+mod audit;
+mod figures;
+#[path = "../../tests/network/mod.rs"]
 mod network;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
+use figures::{Figures, timed};
 use kvasir_ledger::store::{Incoming, MAX_GROUP, Store};
 use kvasir_merkle::{Accumulator, leaf_hash};
 use kvasir_wire::note::Note;
 use kvasir_wire::receipt::SignedReceipt;
 use network::{Network, START, counters};
 use rusqlite::{Connection, TransactionBehavior, params};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// Receipts of one session.
 const SESSION: usize = 100;
 
 fn main() {
-    let receipts: usize = std::env::args().nth(1).map_or(20_000, |count| count.parse().unwrap());
+    let mut arguments = std::env::args().skip(1);
+    let first = arguments.next();
+    if first.as_deref() == Some(audit::CHILD) {
+        return audit::child(&arguments.next().unwrap());
+    }
+    let receipts: usize = first.map_or(20_000, |count| count.parse().unwrap());
     let folder = tempfile::tempdir_in(std::env::var("BENCH_DIR").unwrap_or_else(|_| ".".into())).unwrap();
     let cores = std::thread::available_parallelism().unwrap().get();
     let network = Network::new();
@@ -30,12 +37,7 @@ fn main() {
     let notes = signed(&network, receipts, cores);
     let bytes: Vec<String> = notes.iter().map(Note::to_string).collect();
     let size: usize = bytes.iter().map(String::len).sum::<usize>() / receipts;
-    let mut measured = Vec::new();
-    let mut figure = |name: &str, value: f64, unit: &str, aim: Option<f64>, note: String| {
-        let met = aim.map(|aim| value >= aim);
-        let rounded = if value < 10.0 { (value * 1_000.0).round() / 1_000.0 } else { value.round() };
-        measured.push(json!({ "name": name, "value": rounded, "unit": unit, "aim": aim, "better": "higher", "met": met, "note": note }));
-    };
+    let mut figures = Figures::default();
 
     eprintln!("signature checks");
     let checked: Vec<Note> = notes.iter().take(2_000).cloned().collect();
@@ -44,7 +46,7 @@ fn main() {
         worker: network.worker.public(),
         backbone: network.backbone.public(),
     };
-    let seconds = timed(|| {
+    let (seconds, ()) = timed(|| {
         for note in &checked {
             SignedReceipt::verify(note.clone(), &keys).unwrap();
         }
@@ -53,34 +55,33 @@ fn main() {
         let message = checked[0].text().as_bytes().to_vec();
         let signature = network.hub.sign(&message);
         let count = 6_000;
-        let seconds =
+        let (seconds, ()) =
             timed(|| (0..count).for_each(|_| network.hub.public().verify(&message, &signature).unwrap()));
         f64::from(count) / seconds
     };
-    figure(
+    figures.plain(
         "strict signature checks",
         strict,
         "checks/s on one core",
-        None,
         format!("{} byte texts", checked[0].text().len()),
     );
     let rate = checked.len() as f64 / seconds;
-    figure(
+    figures.at_least(
         "receipts checked of raw signature checks",
         rate / (strict / 3.0),
         "of a third of the checks/s",
-        Some(0.9),
+        0.9,
         format!("{rate:.0} receipts/s on one core: grammar, keys, three strict signatures"),
     );
 
     eprintln!("hashing");
     let mut tree = Accumulator::new();
-    let seconds = timed(|| bytes.iter().for_each(|note| tree.push(leaf_hash(note.as_bytes()))));
-    figure(
+    let (seconds, ()) = timed(|| bytes.iter().for_each(|note| tree.push(leaf_hash(note.as_bytes()))));
+    figures.at_least(
         "leaves hashed",
         receipts as f64 / seconds,
         "leaves/s on one core",
-        Some(400_000.0),
+        400_000.0,
         format!(
             "leaves of {size} bytes into a running root; {:.0} MB/s",
             (size * receipts) as f64 / seconds / 1e6
@@ -91,11 +92,10 @@ fn main() {
     let raw = median(
         (0..3).map(|round| receipts as f64 / raw(&folder.path().join(format!("raw-{round}.db")), &bytes)),
     );
-    figure(
+    figures.plain(
         "raw batched inserts",
         raw,
         "rows/s",
-        None,
         format!("number and note, {size} bytes, {MAX_GROUP} a transaction, the ledger's pragmas"),
     );
     eprintln!("group commit");
@@ -104,44 +104,40 @@ fn main() {
         let path = folder.path().join(format!("ledger-{round}.db"));
         receipts as f64 / group(&network, &path, &notes, 0)
     }));
-    figure(
+    figures.at_least(
         "durable receipts of raw inserts",
         stored / raw,
         "of raw inserts/s",
-        Some(0.5),
+        0.5,
         format!(
             "{stored:.0} receipts/s with group commit, {MAX_GROUP} a transaction, signatures verified beforehand"
         ),
     );
     let seconds = group(&network, &path, &notes, cores);
-    figure(
+    figures.plain(
         "durable receipts with signature checks",
         receipts as f64 / seconds,
         "receipts/s",
-        None,
         format!(
             "checked on {cores} cores while the writer writes; the checks alone allow {:.0}",
             rate * cores as f64
         ),
     );
     let file = std::fs::metadata(&path).unwrap().len();
-    figure(
+    figures.plain(
         "database",
         file as f64 / receipts as f64,
         "bytes a receipt",
-        None,
         format!("{receipts} receipts of {size} bytes with their indexes"),
     );
+    drop((notes, bytes));
+    for per_session in [SESSION, 1] {
+        audit::measure(&mut figures, folder.path(), receipts, per_session, strict);
+    }
     let machine =
         json!({ "cores": cores, "os": std::env::consts::OS, "architecture": std::env::consts::ARCH });
-    let report: Value = json!({ "machine": machine, "receipts": receipts, "measured": measured });
+    let report = json!({ "machine": machine, "receipts": receipts, "measured": figures.into_list() });
     println!("{}", serde_json::to_string_pretty(&report).unwrap());
-}
-
-fn timed(work: impl FnOnce()) -> f64 {
-    let start = Instant::now();
-    work();
-    start.elapsed().as_secs_f64()
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -189,7 +185,7 @@ fn raw(path: &Path, notes: &[String]) -> f64 {
     connection
         .execute_batch("CREATE TABLE notes (number INTEGER PRIMARY KEY, note TEXT NOT NULL) STRICT")
         .unwrap();
-    timed(|| {
+    let write = || {
         let mut number = 0;
         for group in notes.chunks(MAX_GROUP) {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
@@ -202,7 +198,8 @@ fn raw(path: &Path, notes: &[String]) -> f64 {
             }
             transaction.commit().unwrap();
         }
-    })
+    };
+    timed(write).0
 }
 
 /// Seconds for the ledger's own writer; `checkers` 0 verifies before the clock runs.
@@ -224,9 +221,9 @@ fn group(network: &Network, path: &Path, notes: &[Note], checkers: usize) -> f64
     if checkers == 0 {
         let groups: Vec<Vec<Incoming>> =
             notes.chunks(MAX_GROUP).map(|group| group.iter().map(check).collect()).collect();
-        return timed(|| groups.into_iter().for_each(&mut put));
+        return timed(|| groups.into_iter().for_each(&mut put)).0;
     }
-    timed(|| {
+    let check_and_write = || {
         let next = AtomicUsize::new(0);
         let groups: Vec<&[Note]> = notes.chunks(MAX_GROUP).collect();
         std::thread::scope(|scope| {
@@ -253,5 +250,6 @@ fn group(network: &Network, path: &Path, notes: &[Note], checkers: usize) -> f64
                 }
             }
         });
-    })
+    };
+    timed(check_and_write).0
 }
