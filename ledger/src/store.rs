@@ -11,6 +11,7 @@ mod file;
 mod findings;
 mod group;
 mod incoming;
+mod known;
 mod log_rows;
 mod measures;
 mod notes;
@@ -37,7 +38,7 @@ pub use verify::{Balance, VerifyError, VerifyReport};
 
 use crate::api::{Accepted, StoredNote};
 use crate::refusal::{LedgerError, Refusal};
-use caps::Caps;
+use known::Known;
 
 /// How far a settlement's `at`, or a receipt's `to` ahead, may be from the ledger's clock.
 pub const CLOCK_SKEW_SECONDS: u64 = kvasir_wire::limits::CLOCK_SKEW_SECONDS;
@@ -62,7 +63,7 @@ pub struct Store {
     network: NetworkName,
     keys: Keys,
     tree: Accumulator,
-    caps: Caps,
+    known: Known,
     /// The last attempt to write failed by no fault of the note.
     write_failed: bool,
 }
@@ -74,7 +75,7 @@ struct Writing<'a> {
     network: &'a NetworkName,
     keys: &'a Keys,
     tree: Accumulator,
-    caps: Caps,
+    known: Known,
     /// Unix seconds, never below the latest entry's.
     now: u64,
     /// The ledger's clock as it is, even where it ran backwards.
@@ -126,7 +127,7 @@ impl Store {
             network: network.clone(),
             keys,
             tree,
-            caps: Caps::default(),
+            known: Known::default(),
             write_failed: false,
         })
     }
@@ -222,7 +223,7 @@ impl Store {
         now: u64,
         change: impl FnOnce(&mut Writing<'_>) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
-        let Self { connection, path, network, keys, tree, caps, write_failed: _ } = self;
+        let Self { connection, path, network, keys, tree, known, write_failed: _ } = self;
         let failed = at(path);
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&failed)?;
@@ -231,7 +232,7 @@ impl Store {
         let current = if tree.size() == next {
             tree.clone()
         } else {
-            caps.forget();
+            known.forget();
             rows::tree(&transaction).map_err(&failed)?
         };
         let latest = rows::latest_time(&transaction).map_err(&failed)?;
@@ -243,17 +244,17 @@ impl Store {
             keys,
             tree: current,
             // Taken out: it comes back with a commit, and is read anew without one.
-            caps: std::mem::take(caps),
+            known: std::mem::take(known),
             now,
             clock,
             keep_evidence: false,
             incoming: None,
         };
         let result = change(&mut writing);
-        if result.is_ok() || writing.keep_evidence {
-            let Writing { transaction, tree: grown, caps: kept, .. } = writing;
+        if result.is_ok() {
+            let Writing { transaction, tree: grown, known: kept, .. } = writing;
             transaction.commit().map_err(&failed)?;
-            (*tree, *caps) = (grown, kept);
+            (*tree, *known) = (grown, kept);
         }
         result
     }

@@ -136,3 +136,33 @@ fn what_was_verified_with_other_keys_is_verified_again() {
     let answer = |result: Result<Accepted, LedgerError>| refused(result);
     assert_eq!(answer(store.accept(checked, START + 10)), answer(store.accept(plain, START + 10)));
 }
+
+#[test]
+fn a_note_that_breaks_off_takes_no_other_with_it() {
+    let network = Network::new();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    Store::create(&path, &network.name).unwrap();
+    let mut store = Store::open(&path, &network.name, network.keys()).unwrap();
+    network.prepare(&mut store);
+    // Fails when the note's entry is written already.
+    let breaking = "CREATE TRIGGER breaking BEFORE INSERT ON receipts WHEN NEW.seq = 2
+                    BEGIN SELECT RAISE(ABORT, 'made to fail'); END";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(breaking).unwrap();
+    let first = network.first(1, 100, 0);
+    let broken = first.next(counters(200, 0), first.to, false).unwrap();
+    let other = network.first(2, 100, 0);
+    let group = || [&first, &broken, &other].map(|one| receipt(&network.sign(one))).into();
+    let answers = store.accept_group(group(), START + 10);
+    let indexes = |answers: &[Result<Accepted, LedgerError>]| {
+        answers.iter().map(|answer| answer.as_ref().ok().map(|one| one.index)).collect::<Vec<_>>()
+    };
+    assert_eq!(indexes(&answers), [Some(4), None, Some(5)]);
+    assert_eq!(store.answers().head().unwrap().0, 6);
+    // What is remembered of the session is what the file says.
+    rusqlite::Connection::open(&path).unwrap().execute_batch("DROP TRIGGER breaking").unwrap();
+    assert_eq!(indexes(&store.accept_group(group(), START + 10)), [Some(4), Some(6), Some(5)]);
+    let connection = open_for_reading(&path, &network.name).unwrap();
+    let report = Store::verify(&connection, &path, &network.name, &network.keys(), &mut |_, _| {}).unwrap();
+    assert_eq!((report.entries, report.receipts), (7, 3));
+}

@@ -82,7 +82,7 @@ fn every_change_is_found_and_its_index_named() {
         ("DELETE FROM entries WHERE number = 0", Some(0)),
         ("UPDATE entries SET number = 99 WHERE number = 11", Some(11)),
         ("UPDATE receipts SET billed = billed + 1 WHERE entry = 5", Some(5)),
-        ("UPDATE receipts SET payee = zeroblob(32) WHERE entry = 10", Some(10)),
+        ("UPDATE sessions SET payee = zeroblob(32) WHERE entry = 10", Some(10)),
         ("DELETE FROM receipts WHERE entry = 4", Some(4)),
         ("DELETE FROM delegations", Some(1)),
         ("UPDATE settlements SET payee = zeroblob(32) WHERE entry = 11", Some(11)),
@@ -115,7 +115,8 @@ fn every_change_is_found_and_its_index_named() {
             Some(0),
         ),
         ("UPDATE accounts SET owner = zeroblob(32) WHERE kind = 'posted'", Some(6)),
-        ("INSERT INTO receipts SELECT 500, zeroblob(32), 1, worker, payer, payee, grant_leaf, price_leaf, 9 FROM receipts LIMIT 1", None),
+        ("INSERT INTO sessions SELECT 500, zeroblob(32), worker, payer, payee, grant_leaf, price_leaf FROM sessions LIMIT 1", None),
+        ("INSERT INTO receipts VALUES (500, 4, 77, 9)", None),
         ("UPDATE conflicts SET note = (SELECT note FROM entries WHERE number = 5)", Some(4)),
     ] {
         let folder = tempfile::tempdir().unwrap();
@@ -166,6 +167,7 @@ fn the_file_refuses_changes_by_itself() {
     let connection = Connection::open(&path).unwrap();
     for table in [
         "entries",
+        "sessions",
         "receipts",
         "postings",
         "settlements",

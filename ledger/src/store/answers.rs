@@ -270,19 +270,14 @@ impl<'a> Answers<'a> {
 
 /// Sessions whose latest receipt lies after their last settlement. `which` uses the parameter `?1`.
 fn open_sessions(connection: &Connection, which: &str, key: &[u8; 32]) -> rusqlite::Result<Vec<Open>> {
-    // Steps from session to session through an index: the cost hangs on sessions, not on their receipts.
+    // The cost hangs on sessions, not on their receipts.
     let find = format!(
-        "WITH RECURSIVE sessions (session) AS (
-             SELECT (SELECT MIN(session) FROM receipts WHERE {which})
-             UNION ALL
-             SELECT (SELECT MIN(session) FROM receipts WHERE {which} AND session > s.session)
-             FROM sessions s WHERE s.session IS NOT NULL)
-         SELECT r.session, r.seq, r.billed, r.payer, r.payee, r.price_leaf,
-                COALESCE((SELECT MAX(to_seq) FROM settled_sessions WHERE session = r.session), 0),
-                COALESCE((SELECT SUM(bytes) FROM settled_sessions WHERE session = r.session), 0)
+        "SELECT s.session, r.seq, r.billed, s.payer, s.payee, s.price_leaf,
+                COALESCE((SELECT MAX(to_seq) FROM settled_sessions WHERE session = s.session), 0),
+                COALESCE((SELECT SUM(bytes) FROM settled_sessions WHERE session = s.session), 0)
          FROM sessions s JOIN receipts r
-           ON r.session = s.session AND r.seq = (SELECT MAX(seq) FROM receipts WHERE session = s.session)
-         WHERE NOT EXISTS (SELECT 1 FROM settled_sessions WHERE session = r.session AND to_seq >= r.seq)
+           ON r.session = s.entry AND r.seq = (SELECT MAX(seq) FROM receipts WHERE session = s.entry)
+         WHERE {which} AND NOT EXISTS (SELECT 1 FROM settled_sessions WHERE session = s.session AND to_seq >= r.seq)
          ORDER BY r.entry"
     );
     let row = |row: &rusqlite::Row<'_>| {

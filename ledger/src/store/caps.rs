@@ -64,9 +64,11 @@ impl Caps {
 }
 
 impl Billed {
+    /// Billed bytes never fall from one receipt to the next: the last one of a session has its most.
     fn read(connection: &Connection, grant: &Hash) -> rusqlite::Result<Self> {
         let mut find = connection.prepare_cached(
-            "SELECT session, MAX(billed) FROM receipts WHERE grant_leaf = ? GROUP BY session",
+            "SELECT session, (SELECT billed FROM receipts WHERE session = s.entry ORDER BY seq DESC LIMIT 1)
+             FROM sessions s WHERE grant_leaf = ?",
         )?;
         let rows =
             find.query_map(params![grant.0], |row| Ok((SessionId(row.get(0)?), row.get::<_, i64>(1)?)))?;

@@ -14,15 +14,16 @@ pub const OLDEST_SQLITE: i32 = 3_051_003;
 /// Marks the file as a ledger: "Kvas".
 const APPLICATION_ID: i32 = 0x4b76_6173;
 /// Layout of the tables; a change raises it.
-pub(super) const LAYOUT: i32 = 2;
+pub(super) const LAYOUT: i32 = 3;
 /// How long a write waits for another process that holds the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 const SCHEMA: &str = include_str!("schema.sql");
 /// Tables that may only grow.
-const APPEND_ONLY: [&str; 9] = [
+const APPEND_ONLY: [&str; 10] = [
     "about",
     "entries",
+    "sessions",
     "receipts",
     "delegations",
     "settlements",

@@ -103,6 +103,7 @@ impl Writing<'_> {
                 params![signed(accepted.index), delegation.worker.digest().0, delegation.payee().0],
             )
             .map_err(at(self.path))?;
+        self.known.delegations.remove(&(delegation.worker.digest(), delegation.payee()));
         Ok(accepted)
     }
 

@@ -8,6 +8,7 @@ use kvasir_wire::note::Note;
 use kvasir_wire::receipt::{ContinuityError, Receipt, ReceiptError, ReceiptKeys};
 use rusqlite::{OptionalExtension, params};
 
+use super::known::Latest;
 use super::{CLOCK_SKEW_SECONDS, Writing, at, rows, signed};
 use crate::api::{Accepted, StoredNote};
 use crate::refusal::{LedgerError, Refusal};
@@ -16,9 +17,12 @@ use crate::refusal::{LedgerError, Refusal};
 const MAX_CONFLICTS: i64 = 8;
 
 impl Writing<'_> {
-    pub(super) fn receipt(&mut self, note: Note) -> Result<Accepted, LedgerError> {
+    pub(super) fn receipt(&mut self, note: &Note) -> Result<Accepted, LedgerError> {
         let receipt = Receipt::parse(note.text()).map_err(Refusal::from)?;
-        if let Some(first) = self.stored(&note)? {
+        let (session, seq) = (receipt.terms.session, receipt.seq);
+        // A text with a number beyond its session's highest cannot be here yet.
+        let is_next = self.known.sessions.get(&session).is_some_and(|latest| seq > latest.receipt.seq);
+        if !is_next && let Some(first) = self.stored(note)? {
             return Ok(accepted(first));
         }
         self.check_network(&receipt.terms.network)?;
@@ -28,35 +32,52 @@ impl Writing<'_> {
             worker: self.worker_of(&receipt)?,
             backbone: grant.backbone,
         };
-        self.verify_receipt(&note, &keys).map_err(Refusal::from)?;
+        self.verify_receipt(note, &keys).map_err(Refusal::from)?;
         self.check_price(&receipt)?;
         self.check_clock(&receipt)?;
-        self.check_place(&receipt, &note)?;
-        self.check_cap(&receipt, &grant)?;
+        let place = self.check_place(&receipt, note)?;
+        self.check_cap(&receipt, grant.bytes)?;
 
-        let accepted = self.append("receipt", &note)?;
+        let accepted = self.append("receipt", note)?;
+        let row = match place.session {
+            Some(row) => row,
+            None => self.open_session(accepted.index, &receipt)?,
+        };
+        let billed = receipt.billed().signed();
+        self.transaction
+            .prepare_cached("INSERT INTO receipts (entry, session, seq, billed) VALUES (?, ?, ?, ?)")
+            .and_then(|mut insert| {
+                insert.execute(params![signed(accepted.index), signed(row), signed(seq), billed])
+            })
+            .map_err(at(self.path))?;
+        self.known.caps.add(receipt.terms.grant, session, billed);
+        if place.is_latest {
+            self.known.sessions.put(session, Latest { row, receipt });
+        }
+        Ok(accepted)
+    }
+
+    /// The session of a first receipt, which is entry `entry`.
+    fn open_session(&self, entry: u64, receipt: &Receipt) -> Result<u64, LedgerError> {
         let terms = &receipt.terms;
         self.transaction
             .prepare_cached(
-                "INSERT INTO receipts (entry, session, seq, worker, payer, payee, grant_leaf, price_leaf, billed)
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO sessions (entry, session, worker, payer, payee, grant_leaf, price_leaf)
+                 VALUES (?, ?, ?, ?, ?, ?, ?)",
             )
             .and_then(|mut insert| {
                 insert.execute(params![
-                    signed(accepted.index),
+                    signed(entry),
                     terms.session.0,
-                    signed(receipt.seq),
                     terms.worker.0,
                     terms.backbone.0,
                     terms.payee.0,
                     terms.grant.0,
-                    terms.price.0,
-                    receipt.billed().signed()
+                    terms.price.0
                 ])
             })
-            .map_err(at(self.path))?;
-        self.caps.add(terms.grant, terms.session, receipt.billed().signed());
-        Ok(accepted)
+            .map(|_| entry)
+            .map_err(at(self.path))
     }
 
     fn hub_of(&self, receipt: &Receipt) -> Result<PublicKey, LedgerError> {
@@ -72,8 +93,14 @@ impl Writing<'_> {
         })
     }
 
-    fn grant_of(&self, receipt: &Receipt) -> Result<Grant, LedgerError> {
+    /// What is needed of the receipt's grant, which must allow the receipt.
+    fn grant_of(&mut self, receipt: &Receipt) -> Result<Payer, LedgerError> {
         let terms = &receipt.terms;
+        if let Some(grant) = self.known.grants.get(&terms.grant)
+            && grant_allows(grant, receipt).is_ok()
+        {
+            return Ok(Payer::of(grant));
+        }
         let found = rows::entry_by_leaf(&self.transaction, &terms.grant).map_err(at(self.path))?;
         let Some(entry) = found.filter(|entry| entry.kind == "grant") else {
             return Err(Refusal::new(
@@ -85,55 +112,31 @@ impl Writing<'_> {
             .into());
         };
         let grant: Grant = self.read(&entry)?;
-        let differs = |field| {
-            let message = format!("`{field}` of the receipt is not what grant {} allows", terms.grant);
-            Refusal::new(
-                422,
-                "grant_mismatch",
-                message,
-                "have the backbone sign a grant that fits the session",
-            )
-            .against(entry.clone())
-        };
-        let checks = [
-            ("hub", grant.hub == terms.hub),
-            ("backbone", grant.payer() == terms.backbone),
-            ("price", grant.price == terms.price),
-            ("session", grant.session.is_none_or(|session| session == terms.session)),
-            ("worker", grant.worker.is_none_or(|worker| worker == terms.worker)),
-        ];
-        if let Some((field, _)) = checks.into_iter().find(|(_, fits)| !fits) {
-            return Err(differs(field).into());
-        }
-        if !holds(grant.from, grant.until, receipt.to) {
-            return Err(Refusal::new(
-                422,
-                "grant_expired",
-                format!(
-                    "the receipt ends at {}, its grant holds from {} to {}",
-                    receipt.to, grant.from, grant.until
-                ),
-                "have the backbone sign a new grant and open a new session",
-            )
-            .against(entry.clone())
-            .into());
-        }
-        Ok(grant)
+        grant_allows(&grant, receipt).map_err(|refusal| refusal.against(entry))?;
+        let payer = Payer::of(&grant);
+        self.known.grants.put(terms.grant, grant);
+        Ok(payer)
     }
 
     /// The worker's full key, from a delegation of the payee's wallet that holds at the receipt's end.
-    fn worker_of(&self, receipt: &Receipt) -> Result<PublicKey, LedgerError> {
+    fn worker_of(&mut self, receipt: &Receipt) -> Result<PublicKey, LedgerError> {
         let terms = &receipt.terms;
+        let pair = (terms.worker, terms.payee);
+        let at_its_end = |given: &[Delegation]| {
+            given.iter().find(|one| holds(one.from, one.until, receipt.to)).map(|one| one.worker)
+        };
+        if let Some(worker) = self.known.delegations.get(&pair).and_then(|given| at_its_end(given)) {
+            return Ok(worker);
+        }
         let entries =
             rows::delegations(&self.transaction, terms.worker, terms.payee).map_err(at(self.path))?;
-        let mut expired = None;
-        for entry in entries {
-            let delegation: Delegation = self.read(&entry)?;
-            if holds(delegation.from, delegation.until, receipt.to) {
-                return Ok(delegation.worker);
-            }
-            expired = Some(entry);
+        let given = entries.iter().map(|entry| self.read(entry)).collect::<Result<Vec<Delegation>, _>>()?;
+        let worker = at_its_end(&given);
+        self.known.delegations.put(pair, given);
+        if let Some(worker) = worker {
+            return Ok(worker);
         }
+        let expired = entries.into_iter().next_back();
         let message = |problem| {
             format!("wallet {} has {problem} to worker {} at {}", terms.payee, terms.worker, receipt.to)
         };
@@ -149,8 +152,11 @@ impl Writing<'_> {
         .into())
     }
 
-    fn check_price(&self, receipt: &Receipt) -> Result<(), LedgerError> {
+    fn check_price(&mut self, receipt: &Receipt) -> Result<(), LedgerError> {
         let leaf = receipt.terms.price;
+        if self.known.prices.get(&leaf).is_some_and(|from| receipt.to >= *from) {
+            return Ok(());
+        }
         let found = rows::entry_by_leaf(&self.transaction, &leaf).map_err(at(self.path))?;
         let Some(entry) = found.filter(|entry| entry.kind == "price") else {
             return Err(Refusal::new(
@@ -173,6 +179,7 @@ impl Writing<'_> {
             .against(entry)
             .into());
         }
+        self.known.prices.put(leaf, price.from);
         Ok(())
     }
 
@@ -193,9 +200,17 @@ impl Writing<'_> {
     }
 
     /// Its place in the session: nothing else at this seq, and in line with the neighbours that are there.
-    fn check_place(&mut self, receipt: &Receipt, note: &Note) -> Result<(), LedgerError> {
+    fn check_place(&mut self, receipt: &Receipt, note: &Note) -> Result<Place, LedgerError> {
         let (session, seq) = (receipt.terms.session, receipt.seq);
-        if let Some(entry) = self.neighbour(session, seq, "seq = ?")? {
+        if let Some(latest) = self.known.sessions.get(&session)
+            && receipt.follows(&latest.receipt).is_ok()
+        {
+            return Ok(Place { session: Some(latest.row), is_latest: true });
+        }
+        let Some(row) = self.session_row(session)? else {
+            return Ok(Place { session: None, is_latest: true });
+        };
+        if let Some(entry) = self.neighbour(row, seq, "seq = ?")? {
             self.keep_conflict(&entry, note)?;
             return Err(Refusal::new(
                 409,
@@ -209,8 +224,9 @@ impl Writing<'_> {
             .against(entry)
             .into());
         }
-        let earlier = self.neighbour(session, seq, "seq < ? ORDER BY seq DESC")?;
-        let later = self.neighbour(session, seq, "seq > ? ORDER BY seq")?;
+        let earlier = self.neighbour(row, seq, "seq < ? ORDER BY seq DESC")?;
+        let later = self.neighbour(row, seq, "seq > ? ORDER BY seq")?;
+        let is_latest = later.is_none();
         for (entry, is_earlier) in earlier.into_iter().map(|e| (e, true)).chain(later.map(|e| (e, false))) {
             let other = read_receipt(&entry).map_err(|error| self.damaged(entry.index, error))?;
             let placed = if is_earlier { receipt.follows(&other) } else { other.follows(receipt) };
@@ -223,38 +239,44 @@ impl Writing<'_> {
                 return Err(Refusal::new(409, code, error.to_string(), advice).against(entry).into());
             }
         }
-        Ok(())
+        Ok(Place { session: Some(row), is_latest })
     }
 
-    fn check_cap(&mut self, receipt: &Receipt, grant: &Grant) -> Result<(), LedgerError> {
+    fn check_cap(&mut self, receipt: &Receipt, allowed: MeteredBytes) -> Result<(), LedgerError> {
         // A grant for any session caps all of them together; each session counts with its latest receipt.
         let (grant_leaf, session) = (receipt.terms.grant, receipt.terms.session);
-        let others = self.caps.others(&self.transaction, grant_leaf, session).map_err(at(self.path))?;
+        let others = self.known.caps.others(&self.transaction, grant_leaf, session).map_err(at(self.path))?;
         let others = MeteredBytes::new(u64::try_from(others).unwrap_or(u64::MAX)).map_err(Refusal::from)?;
         let total = receipt.billed().checked_add(others).map_err(Refusal::from)?;
-        if total <= grant.bytes {
+        if total <= allowed {
             return Ok(());
         }
         Err(Refusal::new(
             422,
             "grant_exhausted",
-            format!("{total} bytes would be billed under grant {}, which allows {}", receipt.terms.grant, grant.bytes),
+            format!("{total} bytes would be billed under grant {}, which allows {allowed}", receipt.terms.grant),
             "have the backbone sign a larger grant and open a new session; the worker should have stopped earlier",
         )
         .into())
     }
 
-    fn neighbour(
-        &self,
-        session: SessionId,
-        seq: u64,
-        which: &str,
-    ) -> Result<Option<StoredNote>, LedgerError> {
+    fn session_row(&self, session: SessionId) -> Result<Option<u64>, LedgerError> {
+        self.transaction
+            .prepare_cached("SELECT entry FROM sessions WHERE session = ?")
+            .and_then(|mut find| find.query_row([session.0], |row| row.get(0)).optional())
+            .map(|row| row.map(rows::unsigned))
+            .map_err(at(self.path))
+    }
+
+    /// A receipt of the session in row `session`, chosen by its number.
+    fn neighbour(&self, session: u64, seq: u64, which: &str) -> Result<Option<StoredNote>, LedgerError> {
         let find = format!("SELECT entry FROM receipts WHERE session = ? AND {which} LIMIT 1");
         let number: Option<i64> = self
             .transaction
             .prepare_cached(&find)
-            .and_then(|mut find| find.query_row(params![session.0, signed(seq)], |row| row.get(0)).optional())
+            .and_then(|mut find| {
+                find.query_row(params![signed(session), signed(seq)], |row| row.get(0)).optional()
+            })
             .map_err(at(self.path))?;
         match number {
             None => Ok(None),
@@ -274,7 +296,8 @@ impl Writing<'_> {
         session: SessionId,
         seq: u64,
     ) -> Result<Option<(StoredNote, Receipt)>, LedgerError> {
-        let Some(entry) = self.neighbour(session, seq, "seq = ?")? else { return Ok(None) };
+        let Some(row) = self.session_row(session)? else { return Ok(None) };
+        let Some(entry) = self.neighbour(row, seq, "seq = ?")? else { return Ok(None) };
         let receipt = read_receipt(&entry).map_err(|error| self.damaged(entry.index, error))?;
         Ok(Some((entry, receipt)))
     }
@@ -306,6 +329,51 @@ impl Writing<'_> {
     pub(super) fn damaged(&self, index: u64, reason: String) -> LedgerError {
         LedgerError::Damaged { path: self.path.to_owned(), index, reason }
     }
+}
+
+/// What the rest of the checks need of a grant.
+struct Payer {
+    backbone: PublicKey,
+    bytes: MeteredBytes,
+}
+
+impl Payer {
+    fn of(grant: &Grant) -> Self {
+        Self { backbone: grant.backbone, bytes: grant.bytes }
+    }
+}
+
+/// Where a receipt comes to stand.
+struct Place {
+    /// The session's row, if it has receipts.
+    session: Option<u64>,
+    /// Whether its number is the highest.
+    is_latest: bool,
+}
+
+fn grant_allows(grant: &Grant, receipt: &Receipt) -> Result<(), Refusal> {
+    let terms = &receipt.terms;
+    let checks = [
+        ("hub", grant.hub == terms.hub),
+        ("backbone", grant.payer() == terms.backbone),
+        ("price", grant.price == terms.price),
+        ("session", grant.session.is_none_or(|session| session == terms.session)),
+        ("worker", grant.worker.is_none_or(|worker| worker == terms.worker)),
+    ];
+    if let Some((field, _)) = checks.into_iter().find(|(_, fits)| !fits) {
+        let message = format!("`{field}` of the receipt is not what grant {} allows", terms.grant);
+        let advice = "have the backbone sign a grant that fits the session";
+        return Err(Refusal::new(422, "grant_mismatch", message, advice));
+    }
+    if holds(grant.from, grant.until, receipt.to) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        422,
+        "grant_expired",
+        format!("the receipt ends at {}, its grant holds from {} to {}", receipt.to, grant.from, grant.until),
+        "have the backbone sign a new grant and open a new session",
+    ))
 }
 
 /// Whether a period covers a time. Its beginning is lenient, since another machine's clock wrote it.

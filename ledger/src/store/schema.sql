@@ -19,21 +19,28 @@ CREATE TABLE entries (
 ) STRICT;
 CREATE INDEX entries_by_kind ON entries (kind, number);
 
-CREATE TABLE receipts (
+-- What all receipts of a session have in common. `entry` is the receipt that was accepted first.
+CREATE TABLE sessions (
     entry INTEGER PRIMARY KEY REFERENCES entries (number),
-    session BLOB NOT NULL,
-    seq INTEGER NOT NULL CHECK (seq > 0),
+    session BLOB NOT NULL UNIQUE CHECK (length(session) = 32),
     worker BLOB NOT NULL,
     payer BLOB NOT NULL,
     payee BLOB NOT NULL,
     grant_leaf BLOB NOT NULL,
-    price_leaf BLOB NOT NULL,
+    price_leaf BLOB NOT NULL
+) STRICT;
+CREATE INDEX sessions_by_grant ON sessions (grant_leaf);
+CREATE INDEX sessions_by_payee ON sessions (payee);
+CREATE INDEX sessions_by_payer ON sessions (payer);
+
+-- Kept narrow: of everything that is written, receipts are written most. `session` is the session's `entry`.
+CREATE TABLE receipts (
+    entry INTEGER PRIMARY KEY REFERENCES entries (number),
+    session INTEGER NOT NULL REFERENCES sessions (entry),
+    seq INTEGER NOT NULL CHECK (seq > 0),
     billed INTEGER NOT NULL CHECK (billed >= 0),
     UNIQUE (session, seq)
 ) STRICT;
-CREATE INDEX receipts_by_grant ON receipts (grant_leaf, session, billed);
-CREATE INDEX receipts_by_payee ON receipts (payee, session, seq);
-CREATE INDEX receipts_by_payer ON receipts (payer, session, seq);
 
 CREATE TABLE delegations (
     entry INTEGER PRIMARY KEY REFERENCES entries (number),

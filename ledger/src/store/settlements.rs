@@ -249,7 +249,8 @@ impl Writing<'_> {
         part: &SettledSession,
         seq: u64,
     ) -> Result<Option<(MeteredBytes, [u8; 32], [u8; 32], [u8; 32])>, LedgerError> {
-        let find = "SELECT billed, payer, payee, price_leaf FROM receipts WHERE session = ? AND seq = ?";
+        let find = "SELECT r.billed, s.payer, s.payee, s.price_leaf FROM sessions s JOIN receipts r ON r.session = s.entry
+                    WHERE s.session = ? AND r.seq = ?";
         let row = self
             .transaction
             .prepare_cached(find)

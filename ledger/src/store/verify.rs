@@ -77,7 +77,7 @@ struct Claimed {
 }
 
 /// Tables that are read out of notes, by entry.
-const DERIVED: [&str; 4] = ["receipts", "delegations", "settlements", "settled_sessions"];
+const DERIVED: [&str; 5] = ["sessions", "receipts", "delegations", "settlements", "settled_sessions"];
 
 const POSTINGS: &str = "SELECT p.step, d.kind, d.owner, c.kind, c.owner, p.nanokvr, p.at FROM postings p
      JOIN accounts d ON d.number = p.debit JOIN accounts c ON c.number = p.credit";

@@ -158,8 +158,8 @@ impl Answers<'_> {
         let (which, bound, order) = stretch.sql("r.seq");
         let find = format!(
             "SELECT e.number, e.kind, e.id, e.leaf, e.root, e.received, e.note
-             FROM receipts r JOIN entries e ON e.number = r.entry
-             WHERE r.session = ?1 AND {which} ORDER BY r.seq {order} LIMIT ?3"
+             FROM sessions s JOIN receipts r ON r.session = s.entry JOIN entries e ON e.number = r.entry
+             WHERE s.session = ?1 AND {which} ORDER BY r.seq {order} LIMIT ?3"
         );
         let mut entries: Vec<Entry> = self.read(|connection| {
             let values = params![session.0, bound, limit.min(MOST_ROWS)];
@@ -175,8 +175,10 @@ impl Answers<'_> {
         session: SessionId,
         seq: u64,
     ) -> Result<(Option<u64>, Option<u64>), LedgerError> {
-        let before = "SELECT entry FROM receipts WHERE session = ? AND seq < ? ORDER BY seq DESC LIMIT 1";
-        let after = "SELECT entry FROM receipts WHERE session = ? AND seq > ? ORDER BY seq LIMIT 1";
+        let before = "SELECT r.entry FROM sessions s JOIN receipts r ON r.session = s.entry
+                      WHERE s.session = ? AND r.seq < ? ORDER BY r.seq DESC LIMIT 1";
+        let after = "SELECT r.entry FROM sessions s JOIN receipts r ON r.session = s.entry
+                     WHERE s.session = ? AND r.seq > ? ORDER BY r.seq LIMIT 1";
         self.read(|connection| {
             let one = |find: &str| {
                 connection
