@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 /// Prefix of a leaf's preimage (RFC 6962 2.1), so that a leaf can never be taken for a node.
 const LEAF_PREFIX: u8 = 0x00;
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
 /// Prefix of an inner node's preimage.
 const NODE_PREFIX: u8 = 0x01;
 
@@ -117,7 +118,12 @@ impl TryFrom<&[u8]> for Hash {
 
 impl fmt::Display for Hash {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+        // Written often enough, in receipts, for a formatter call a byte to be felt.
+        let mut digits = [0; 64];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {
+            pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+        formatter.write_str(std::str::from_utf8(&digits).map_err(|_| fmt::Error)?)
     }
 }
 

@@ -34,13 +34,13 @@ macro_rules! name_of_32_bytes {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&hex::encode(self.0))
+                kvasir_merkle::Hash(self.0).fmt(f)
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($name), "({})"), hex::encode(self.0))
+                write!(f, concat!(stringify!($name), "({})"), self)
             }
         }
 
@@ -110,12 +110,10 @@ pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
 
 /// Parses 64 lower-case hexadecimal digits.
 pub fn parse_hex_32(text: &str) -> Result<[u8; 32], IdError> {
-    let bad_digit = !text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    let mut bytes = [0u8; 32];
-    if bad_digit || hex::decode_to_slice(text, &mut bytes).is_err() {
-        return Err(IdError { length: text.chars().count(), bad_digit });
-    }
-    Ok(bytes)
+    text.parse::<kvasir_merkle::Hash>().map(|hash| hash.0).map_err(|_| IdError {
+        length: text.chars().count(),
+        bad_digit: !text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)),
+    })
 }
 
 #[cfg(test)]

@@ -557,7 +557,7 @@ impl ReceiptId {
 
 impl fmt::Display for ReceiptId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(self.0))
+        Hash(self.0).fmt(f)
     }
 }
 

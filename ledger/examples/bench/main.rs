@@ -177,9 +177,15 @@ fn session(network: &Network, number: usize) -> Vec<Note> {
 /// Seconds for the same bytes in one plain table.
 fn raw(path: &Path, notes: &[String]) -> f64 {
     let mut connection = Connection::open(path).unwrap();
-    for (pragma, value) in
-        [("journal_mode", "WAL"), ("synchronous", "FULL"), ("fullfsync", "1"), ("foreign_keys", "1")]
-    {
+    for (pragma, value) in [
+        ("page_size", "16384"),
+        ("journal_mode", "WAL"),
+        ("wal_autocheckpoint", "4096"),
+        ("cache_size", "-65536"),
+        ("synchronous", "FULL"),
+        ("fullfsync", "1"),
+        ("foreign_keys", "1"),
+    ] {
         connection.pragma_update(None, pragma, value).unwrap();
     }
     connection

@@ -9,7 +9,7 @@ use std::hash::Hash as Key;
 use kvasir_merkle::Hash;
 use kvasir_wire::account::{Delegation, Grant};
 use kvasir_wire::id::{KeyDigest, SessionId, WalletDigest};
-use kvasir_wire::receipt::Receipt;
+use kvasir_wire::receipt::{Receipt, ReceiptId};
 
 use super::caps::Caps;
 
@@ -33,6 +33,15 @@ pub(super) struct Latest {
     /// The session's row: the entry of the receipt that was accepted first.
     pub row: u64,
     pub receipt: Receipt,
+    pub id: ReceiptId,
+}
+
+impl Latest {
+    /// Whether `receipt` may come next, whatever is missing between them.
+    pub(super) fn is_followed_by(&self, receipt: &Receipt) -> bool {
+        receipt.terms == self.receipt.terms
+            && receipt.mark().follows(&self.receipt.mark(), || self.id).is_ok()
+    }
 }
 
 impl Known {

@@ -5,7 +5,7 @@ use kvasir_wire::id::SessionId;
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::money::MeteredBytes;
 use kvasir_wire::note::Note;
-use kvasir_wire::receipt::{ContinuityError, Receipt, ReceiptError, ReceiptKeys};
+use kvasir_wire::receipt::{ContinuityError, Receipt, ReceiptError, ReceiptId, ReceiptKeys};
 use rusqlite::{OptionalExtension, params};
 
 use super::known::Latest;
@@ -52,7 +52,7 @@ impl Writing<'_> {
             .map_err(at(self.path))?;
         self.known.caps.add(receipt.terms.grant, session, billed);
         if place.is_latest {
-            self.known.sessions.put(session, Latest { row, receipt });
+            self.known.sessions.put(session, Latest { row, receipt, id: ReceiptId(note.text_digest()) });
         }
         Ok(accepted)
     }
@@ -203,7 +203,7 @@ impl Writing<'_> {
     fn check_place(&mut self, receipt: &Receipt, note: &Note) -> Result<Place, LedgerError> {
         let (session, seq) = (receipt.terms.session, receipt.seq);
         if let Some(latest) = self.known.sessions.get(&session)
-            && receipt.follows(&latest.receipt).is_ok()
+            && latest.is_followed_by(receipt)
         {
             return Ok(Place { session: Some(latest.row), is_latest: true });
         }

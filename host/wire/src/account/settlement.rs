@@ -231,7 +231,7 @@ impl Statement for Correction {
 
 impl fmt::Display for SettlementId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(self.0))
+        Hash(self.0).fmt(f)
     }
 }
 
