@@ -48,8 +48,8 @@ impl Writing<'_> {
         let before = self.transaction.total_changes();
         self.keep_evidence = false;
         self.incoming = Some(Arc::clone(note));
-        let answer = match note.sort {
-            Sort::Receipt => self.receipt(&note.note),
+        let answer = match &note.sort {
+            Sort::Receipt(receipt) => self.receipt(&note.note, receipt),
             Sort::Settlement => self.settlement(note.note.clone()),
             Sort::Other => self.note(note.note.clone()),
         };

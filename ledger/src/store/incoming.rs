@@ -28,9 +28,10 @@ pub struct Incoming {
 }
 
 /// How the note was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Sort {
-    Receipt,
+    /// With what it says.
+    Receipt(Box<Receipt>),
     Settlement,
     Other,
 }
@@ -46,8 +47,8 @@ impl Incoming {
     /// Reads a receipt.
     pub fn receipt(bytes: &[u8]) -> Result<Self, LedgerError> {
         let note = Note::parse(bytes).map_err(Refusal::from)?;
-        Receipt::parse(note.text()).map_err(Refusal::from)?;
-        Ok(Self { sort: Sort::Receipt, ..Self::of(note) })
+        let receipt = Receipt::parse(note.text()).map_err(Refusal::from)?;
+        Ok(Self { sort: Sort::Receipt(Box::new(receipt)), ..Self::of(note) })
     }
 
     /// Reads a settlement.
@@ -71,8 +72,8 @@ impl Incoming {
     /// ledger's own, `find` gives backbone and worker of a receipt. Where a key is not known nothing is done, and the
     /// writer finds out.
     pub fn check(&mut self, keys: &Keys, find: impl FnOnce(&Receipt) -> Option<(PublicKey, PublicKey)>) {
-        self.verdict = match self.sort {
-            Sort::Receipt => self.check_receipt(keys, find),
+        self.verdict = match &self.sort {
+            Sort::Receipt(receipt) => self.check_receipt(receipt, keys, find),
             Sort::Settlement => Some(Verdict::on::<Settlement>(&self.note, &keys.settlers)),
             Sort::Other => Verdict::on_its_kind(&self.note, keys),
         };
@@ -80,12 +81,12 @@ impl Incoming {
 
     fn check_receipt(
         &self,
+        receipt: &Receipt,
         keys: &Keys,
         find: impl FnOnce(&Receipt) -> Option<(PublicKey, PublicKey)>,
     ) -> Option<Verdict> {
-        let receipt = Receipt::parse(self.note.text()).ok()?;
         let hub = keys.hubs.iter().copied().find(|key| key.digest() == receipt.terms.hub)?;
-        let (backbone, worker) = find(&receipt)?;
+        let (backbone, worker) = find(receipt)?;
         let keys = ReceiptKeys { hub, worker, backbone };
         let result = SignedReceipt::verify(self.note.clone(), &keys).map(|_| ());
         Some(Verdict::Receipt(Box::new(keys), result))

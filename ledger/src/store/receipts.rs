@@ -17,8 +17,8 @@ use crate::refusal::{LedgerError, Refusal};
 const MAX_CONFLICTS: i64 = 8;
 
 impl Writing<'_> {
-    pub(super) fn receipt(&mut self, note: &Note) -> Result<Accepted, LedgerError> {
-        let receipt = Receipt::parse(note.text()).map_err(Refusal::from)?;
+    /// Accepts what `note` says, which is `receipt`.
+    pub(super) fn receipt(&mut self, note: &Note, receipt: &Receipt) -> Result<Accepted, LedgerError> {
         let (session, seq) = (receipt.terms.session, receipt.seq);
         // A text with a number beyond its session's highest cannot be here yet.
         let is_next = self.known.sessions.get(&session).is_some_and(|latest| seq > latest.receipt.seq);
@@ -26,22 +26,22 @@ impl Writing<'_> {
             return Ok(accepted(first));
         }
         self.check_network(&receipt.terms.network)?;
-        let grant = self.grant_of(&receipt)?;
+        let grant = self.grant_of(receipt)?;
         let keys = ReceiptKeys {
-            hub: self.hub_of(&receipt)?,
-            worker: self.worker_of(&receipt)?,
+            hub: self.hub_of(receipt)?,
+            worker: self.worker_of(receipt)?,
             backbone: grant.backbone,
         };
         self.verify_receipt(note, &keys).map_err(Refusal::from)?;
-        self.check_price(&receipt)?;
-        self.check_clock(&receipt)?;
-        let place = self.check_place(&receipt, note)?;
-        self.check_cap(&receipt, grant.bytes)?;
+        self.check_price(receipt)?;
+        self.check_clock(receipt)?;
+        let place = self.check_place(receipt, note)?;
+        self.check_cap(receipt, grant.bytes)?;
 
         let accepted = self.append("receipt", note)?;
         let row = match place.session {
             Some(row) => row,
-            None => self.open_session(accepted.index, &receipt)?,
+            None => self.open_session(accepted.index, receipt)?,
         };
         let billed = receipt.billed().signed();
         self.transaction
@@ -52,7 +52,8 @@ impl Writing<'_> {
             .map_err(at(self.path))?;
         self.known.caps.add(receipt.terms.grant, session, billed);
         if place.is_latest {
-            self.known.sessions.put(session, Latest { row, receipt, id: ReceiptId(note.text_digest()) });
+            let id = ReceiptId(note.text_digest());
+            self.known.sessions.put(session, Latest { row, receipt: receipt.clone(), id });
         }
         Ok(accepted)
     }
