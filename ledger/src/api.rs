@@ -3,6 +3,8 @@
 //! Amounts are integers: nanoKVR and bytes. Digests are 64 lower-case hexadecimal digits. Fields ending in `kvr` or
 //! `units` are for people and are never read back.
 
+use kvasir_wire::account::SettledSession;
+use kvasir_wire::money::NANOKVR_PER_KVR;
 use serde::{Deserialize, Serialize};
 
 /// Most receipts in one answer of `GET /v1/receipts`.
@@ -112,6 +114,105 @@ pub struct Account {
     pub kvr: String,
 }
 
+/// Which of a key's two accounts is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// The wallet that earns; its balance is pending and posted credit together.
+    Payee,
+    /// The account that pays.
+    Payer,
+}
+
+/// What a statement covers, and where its next page begins: the parameters of `GET /v1/wallets/<payee>/statement` and
+/// `GET /v1/accounts/<key digest>/statement`. Times in Unix seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatementQuery {
+    /// The period begins with this second [default: with the ledger].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<u64>,
+    /// It ends before this second, so that periods that meet share no posting [default: it is open].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
+    /// As the books stood at the end of this second [default: as they stand].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<u64>,
+    /// Only postings after this number: `next` of the page before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
+    /// Postings of one page, at most [`MAX_PAGE`] [default: [`DEFAULT_PAGE`]].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// One account over a period, or a page of that. `opening_nanokvr` and the changes of all its pages are `closing_nanokvr` of
+/// the last one, to the nanoKVR.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountStatement {
+    /// Digest of the account's key.
+    pub owner: String,
+    /// Which of its accounts.
+    pub side: Side,
+    /// Balance before this page's first posting; on the first page, before the period.
+    pub opening_nanokvr: i64,
+    /// The same as a decimal number of KVR, exact.
+    pub opening_kvr: String,
+    /// The postings, in the ledger's order.
+    pub postings: Vec<StatementLine>,
+    /// Balance at the end of the period, summed up from the ledger's books and not from the lines above.
+    pub closing_nanokvr: i64,
+    /// The same as a decimal number of KVR, exact.
+    pub closing_kvr: String,
+    /// The part of it that is pending, so that it can still be reversed; 0 for an account that pays.
+    pub closing_pending_nanokvr: i64,
+    /// What to send as `after` for the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+/// One posting as one of its two accounts sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatementLine {
+    /// Position among all postings of the ledger.
+    pub number: u64,
+    /// Unix seconds by the ledger's clock.
+    pub at: u64,
+    /// The entry behind it: the funding, or the settlement that was credited, posted or reversed.
+    pub entry: u64,
+    /// `fund`, `settle`, `post` or `reverse`.
+    pub kind: String,
+    /// What it adds to the balance: above zero, below, or 0 where pending credit becomes final.
+    pub nanokvr: i64,
+    /// The same as a decimal number of KVR, exact.
+    pub kvr: String,
+    /// The balance after it.
+    pub balance_nanokvr: i64,
+    /// What moved, always above zero.
+    pub moved_nanokvr: i64,
+    /// Digest of the key on the other side; absent for a funding, and where credit stays in the wallet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<String>,
+    /// The settlement; absent for a funding.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settlement: Option<StatementSettlement>,
+}
+
+/// The settlement behind a posting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatementSettlement {
+    /// Its id.
+    pub id: String,
+    /// Bytes that it covers.
+    pub bytes: u64,
+    /// The stretches of sessions that it covers.
+    pub sessions: Vec<UnsettledSession>,
+    /// Unix seconds until which it can be reversed.
+    pub pending_until: u64,
+    /// `pending`, `posted` or `reversed`, as the books stood when the statement was asked for, or at its `at`.
+    pub state: String,
+}
+
 /// The price that holds now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CurrentPrice {
@@ -151,17 +252,28 @@ pub struct UnsettledPart {
     pub sessions: Vec<UnsettledSession>,
 }
 
-/// One session's receipts since its last settlement.
+/// A stretch of one session's receipts: since its last settlement, or in one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnsettledSession {
     /// The session.
     pub session: String,
-    /// First receipt that is not settled.
+    /// First receipt of the stretch.
     pub from_seq: u64,
     /// Last receipt.
     pub to_seq: u64,
-    /// Billed bytes that they added.
+    /// Billed bytes that these receipts added.
     pub bytes: u64,
+}
+
+impl From<&SettledSession> for UnsettledSession {
+    fn from(part: &SettledSession) -> Self {
+        Self {
+            session: part.session.to_string(),
+            from_seq: part.from_seq,
+            to_seq: part.to_seq,
+            bytes: part.bytes.get(),
+        }
+    }
 }
 
 /// `GET /ready`.
@@ -191,4 +303,29 @@ pub struct ErrorBody {
     /// At a conflict: the note that stands against it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<StoredNote>,
+}
+
+/// An amount as a decimal number of KVR, exact to its last digit: `-0.008945664`.
+pub fn exact_kvr(nanokvr: i64) -> String {
+    let nano = NANOKVR_PER_KVR.unsigned_abs();
+    let (whole, rest) = (nanokvr.unsigned_abs() / nano, nanokvr.unsigned_abs() % nano);
+    format!("{}{whole}.{rest:09}", if nanokvr < 0 { "-" } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_in_kvr_are_exact() {
+        for (nanokvr, text) in [
+            (0, "0.000000000"),
+            (8_945_664, "0.008945664"),
+            (-1, "-0.000000001"),
+            (i64::MAX, "9223372036.854775807"),
+            (i64::MIN, "-9223372036.854775808"),
+        ] {
+            assert_eq!(exact_kvr(nanokvr), text);
+        }
+    }
 }

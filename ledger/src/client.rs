@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::api::{
-    Accepted, Account, CurrentPrice, ErrorBody, Ready, Receipts, STORED_BEFORE, STORED_HEADER, StoredNote,
-    Unsettled, UnsettledPart, Wallet,
+    Accepted, Account, AccountStatement, CurrentPrice, ErrorBody, Ready, Receipts, STORED_BEFORE,
+    STORED_HEADER, Side, StatementQuery, StoredNote, Unsettled, UnsettledPart, Wallet,
 };
 
 /// Time for one call, connecting included.
@@ -198,6 +198,25 @@ impl Client {
     /// A paying account; zeros where it was never funded.
     pub fn account(&self, account: &KeyDigest) -> Result<Account, ClientError> {
         self.get(&format!("/v1/accounts/{account}"))
+    }
+
+    /// One account over a period, a page of it.
+    pub fn statement(
+        &self,
+        side: Side,
+        owner: &Hash,
+        asked: &StatementQuery,
+    ) -> Result<AccountStatement, ClientError> {
+        let accounts = match side {
+            Side::Payee => "wallets",
+            Side::Payer => "accounts",
+        };
+        let StatementQuery { from, to, at, after, limit } = *asked;
+        let numbers =
+            [("from", from), ("to", to), ("at", at), ("after", after), ("limit", limit.map(u64::from))];
+        let given = numbers.into_iter().filter_map(|(name, number)| Some(format!("{name}={}", number?)));
+        let parameters = given.collect::<Vec<_>>().join("&");
+        self.get(&format!("/v1/{accounts}/{owner}/statement?{parameters}"))
     }
 
     /// The price that holds now.

@@ -9,7 +9,9 @@ mod export;
 mod keep;
 mod public_log;
 mod sign;
+mod statement;
 mod submit;
+mod table;
 mod witness;
 
 use std::io::Write as _;
@@ -57,6 +59,7 @@ enum Command {
     Wallet(ask::ShowWallet),
     /// Show a paying account
     Account(ask::ShowAccount),
+    Statement(statement::ShowStatement),
     /// List receipts
     Receipts(ask::ListReceipts),
     /// Re-verify everything in the database and recompute all balances
@@ -97,6 +100,7 @@ pub fn main() -> ExitCode {
         Command::Submit(command) => command.run(json),
         Command::Wallet(command) => command.run(json),
         Command::Account(command) => command.run(json),
+        Command::Statement(command) => command.run(json),
         Command::Receipts(command) => command.run(json),
         Command::Verify(command) => command.run(json),
         Command::Export(command) => command.run(json),

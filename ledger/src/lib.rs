@@ -18,6 +18,8 @@ pub mod plain_text;
 pub mod witness;
 
 #[cfg(feature = "server")]
+mod calendar;
+#[cfg(feature = "server")]
 pub mod command;
 #[cfg(feature = "server")]
 pub mod config;

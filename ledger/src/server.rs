@@ -26,13 +26,17 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use kvasir_merkle::Hash;
 use kvasir_wire::limits::MAX_NOTE_BYTES;
 use kvasir_wire::note::NetworkName;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tracing::{info, warn};
 
-use crate::api::{Accepted, DEFAULT_PAGE, Ready, STORED_BEFORE, STORED_HEADER, STORED_NOW};
+use crate::api::{
+    Accepted, AccountStatement, DEFAULT_PAGE, Ready, STORED_BEFORE, STORED_HEADER, STORED_NOW, Side,
+    StatementQuery,
+};
 use crate::explorer::{self, Explorer, PublicLog};
 use crate::publish::Publisher;
 use crate::refusal::{LedgerError, Refusal};
@@ -191,6 +195,8 @@ fn routes(service: Service, pages: Explorer, more: Router, request_time: Duratio
         .route("/v1/unsettled", get(unsettled))
         .route("/v1/wallets/{payee}", get(wallet))
         .route("/v1/accounts/{account}", get(account))
+        .route("/v1/wallets/{payee}/statement", get(wallet_statement))
+        .route("/v1/accounts/{account}/statement", get(account_statement))
         .route("/v1/price", get(price))
         .route("/ready", get(ready))
         .route("/checkpoint", get(log_files::checkpoint))
@@ -292,6 +298,33 @@ async fn account(
 ) -> Result<impl IntoResponse, Failure> {
     let account = digest(&account)?;
     service.read(move |answers| answers.account(account)).await
+}
+
+async fn wallet_statement(
+    service: State<Service>,
+    path: Path<String>,
+    query: Result<Query<StatementQuery>, QueryRejection>,
+) -> Result<impl IntoResponse, Failure> {
+    statement(service, path, query, Side::Payee).await
+}
+
+async fn account_statement(
+    service: State<Service>,
+    path: Path<String>,
+    query: Result<Query<StatementQuery>, QueryRejection>,
+) -> Result<impl IntoResponse, Failure> {
+    statement(service, path, query, Side::Payer).await
+}
+
+async fn statement(
+    State(service): State<Service>,
+    Path(owner): Path<String>,
+    query: Result<Query<StatementQuery>, QueryRejection>,
+    side: Side,
+) -> Result<Json<AccountStatement>, Failure> {
+    let owner: Hash = digest(&owner)?;
+    let Query(query) = query.map_err(|error| bad_question(error.body_text()))?;
+    service.read(move |answers| answers.statement(side, owner.0, &query)).await
 }
 
 async fn price(State(service): State<Service>) -> Result<impl IntoResponse, Failure> {

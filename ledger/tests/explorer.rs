@@ -11,10 +11,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use kvasir_ledger::api::{MAX_PAGE, Side, StatementQuery, exact_kvr};
 use kvasir_ledger::log::{Checkpoint, Policy, ProofFile};
 use kvasir_ledger::publish::Publisher;
 use kvasir_ledger::server::{ServeLimits, listen, serve_log};
 use kvasir_ledger::store::{Store, Stretch};
+use kvasir_merkle::Hash;
 use network::Network;
 use scene::{END, HOSTILE, Scene};
 use tokio::sync::oneshot;
@@ -226,7 +228,7 @@ fn every_digest_is_found_whole_and_by_its_beginning() {
     let receipt = &scene.conflict.0;
     let note = network.sign(receipt);
     let store = Store::open(&folder.path().join("ledger.db"), &network.name, network.keys()).unwrap();
-    let at = |leaf: kvasir_merkle::Hash| format!("/entry/{}", store.answers().note(&leaf).unwrap().index);
+    let at = |leaf: Hash| format!("/entry/{}", store.answers().note(&leaf).unwrap().index);
     let entry = at(note.leaf_hash());
     let number = entry.strip_prefix("/entry/").unwrap();
     let reversed = scene.reversed.id().to_string();
@@ -568,6 +570,38 @@ fn the_index_is_kept_made_anew_and_never_in_the_way() {
     std::fs::write(&index, "somebody's notes about explorers, not a database at all").unwrap();
     assert_eq!(Served::start(&path).page(&wallet), first);
     assert!(std::fs::read_to_string(&index).unwrap().starts_with("somebody's notes"));
+}
+
+/// The page reads its own index, the API the postings: both must say the same.
+#[test]
+fn the_statement_on_the_page_is_the_one_of_the_api() {
+    let folder = tempfile::tempdir().unwrap();
+    let scene = played(folder.path());
+    let served = Served::start(&folder.path().join("ledger.db"));
+    let client = kvasir_ledger::client::Client::new(&served.url).unwrap();
+    let asked = StatementQuery { limit: Some(MAX_PAGE), ..StatementQuery::default() };
+    // Answered by the writer, after it has posted what is due at the scene's end.
+    client.ready().unwrap();
+    for network in &scene.networks {
+        for (side, page, owner) in
+            [(Side::Payee, "wallet", network.payee().0), (Side::Payer, "account", network.payer().0)]
+        {
+            let statement = client.statement(side, &Hash(owner), &asked).unwrap();
+            let page = served.page(&format!("/{page}/{}/moves", Hash(owner)));
+            assert_eq!(page.matches("<tr>").count() - 1, statement.postings.len().min(50));
+            let mut rest = page.as_str();
+            for line in statement.postings.iter().rev().take(50) {
+                let shown = |nanokvr| exact_kvr(nanokvr).replace('-', "−");
+                let change = if line.nanokvr == 0 { "–".to_owned() } else { shown(line.nanokvr) };
+                let row = format!(
+                    "<td class=\"number\">{change}</td><td class=\"number\">{}</td>",
+                    shown(line.balance_nanokvr)
+                );
+                let at = rest.find(&row).unwrap_or_else(|| panic!("{row} is not in {rest}"));
+                rest = &rest[at + row.len()..];
+            }
+        }
+    }
 }
 
 #[test]

@@ -2,21 +2,21 @@
 
 use std::io::{BufWriter, Write};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use kvasir_wire::note::Note;
-use kvasir_wire::receipt::Receipt;
 use rusqlite::Connection;
 use rusqlite::types::Value;
-use serde_json::json;
 
+use super::table::{Format, TableWriter};
 use crate::config::ConfigFlags;
 use crate::store::open_for_reading;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  kvasir-ledger export receipts --format csv > receipts.csv\n  \
-                        kvasir-ledger export entries --format json > entries.json\n\n\
-                        `entries` holds the notes themselves: sent again, in order, to another ledger, they make the same one.")]
+                        kvasir-ledger export balances --format json --store /backup/ledger.db\n\n\
+                        `entries` holds the notes themselves: sent again, in order, to another ledger, they make the same one.\n\
+                        Amounts are whole nanoKVR, also in JSON: read them as integers of 64 bits.")]
 pub(super) struct Export {
     /// What to write
     table: Table,
@@ -33,16 +33,155 @@ enum Table {
     Receipts,
     /// One line a settlement
     Settlements,
+    /// One line for each session in a settlement
+    SettledSessions,
     /// Every move of credit between two accounts
     Postings,
+    /// What each account holds
+    Balances,
+    /// Prices of a byte
+    Prices,
+    /// What sessions may be billed to which account
+    Grants,
+    /// Credit that the treasury put into accounts
+    Fundings,
+    /// Which worker earns for which wallet
+    Delegations,
+    /// Settlements that were reversed, and why
+    Corrections,
+    /// What auditors found
+    Audits,
+    /// Measures against workers
+    Penalties,
+    /// What workers said to them
+    Appeals,
+    /// Keys that the ledger believes from an entry on, or no longer
+    Keys,
+    /// Logs that this one continues
+    Origins,
+    /// Receipts that contradict another one
+    Conflicts,
     /// Every note
     Entries,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Csv,
-    Json,
+/// Where a table's rows come from.
+enum Rows {
+    /// A question: its columns.
+    Question(&'static str),
+    /// The notes of a kind, a column for each line of their text after the entry's number and identity.
+    Notes(&'static str),
+}
+
+/// Columns whose values are whole numbers in notes. All others are text, also where they hold nothing but digits.
+const NUMBERS: [&str; 15] = [
+    "up",
+    "down",
+    "calls",
+    "rows",
+    "from",
+    "to",
+    "until",
+    "final",
+    "seq",
+    "item",
+    "bytes",
+    "nanokvr",
+    "nanokvr_per_byte",
+    "at",
+    "size",
+];
+
+impl Table {
+    fn columns(self) -> &'static [&'static str] {
+        match self {
+            Table::Receipts => &[
+                "index", "id", "network", "session", "grant", "seq", "prev", "hub", "worker", "backbone",
+                "payee", "model", "plugin", "class", "up", "down", "calls", "rows", "work", "price", "from",
+                "to", "final",
+            ],
+            Table::Settlements => {
+                &["index", "id", "payer", "payee", "bytes", "nanokvr", "pending_until", "state"]
+            }
+            Table::SettledSessions => &["index", "settlement", "session", "from_seq", "to_seq", "bytes"],
+            Table::Postings => {
+                &["number", "cause", "step", "debit_kind", "debit", "credit_kind", "credit", "nanokvr", "at"]
+            }
+            Table::Balances => &["kind", "owner", "nanokvr"],
+            Table::Prices => &["index", "id", "network", "nanokvr_per_byte", "from"],
+            Table::Grants => &[
+                "index", "id", "network", "session", "hub", "worker", "backbone", "price", "bytes", "from",
+                "until",
+            ],
+            Table::Fundings => &["index", "id", "network", "account", "nanokvr", "nonce", "at"],
+            Table::Delegations => &["index", "id", "network", "wallet", "worker", "from", "until"],
+            Table::Corrections => &["index", "id", "network", "settlement", "reason", "at"],
+            Table::Audits => &[
+                "index",
+                "id",
+                "network",
+                "auditor",
+                "session",
+                "seq",
+                "item",
+                "work",
+                "verdict",
+                "expected",
+                "got",
+                "model",
+                "plugin",
+                "checkpoint",
+                "at",
+            ],
+            Table::Penalties => &["index", "id", "network", "worker", "measure", "reason", "evidence", "at"],
+            Table::Appeals => &["index", "id", "network", "worker", "penalty", "reason", "at"],
+            Table::Keys => &["index", "id", "network", "role", "key", "state", "at"],
+            Table::Origins => &["index", "id", "network", "origin", "previous", "size", "root", "at"],
+            Table::Conflicts => &["id", "against", "received", "note"],
+            Table::Entries => &["index", "kind", "id", "leaf", "root", "received", "note"],
+        }
+    }
+
+    fn rows(self) -> Rows {
+        match self {
+            Table::Receipts => Rows::Notes("receipt"),
+            Table::Prices => Rows::Notes("price"),
+            Table::Grants => Rows::Notes("grant"),
+            Table::Fundings => Rows::Notes("fund"),
+            Table::Delegations => Rows::Notes("delegate"),
+            Table::Corrections => Rows::Notes("correct"),
+            Table::Audits => Rows::Notes("audit"),
+            Table::Penalties => Rows::Notes("penalty"),
+            Table::Appeals => Rows::Notes("appeal"),
+            Table::Keys => Rows::Notes("key"),
+            Table::Origins => Rows::Notes("origin"),
+            Table::Settlements => Rows::Question(
+                "SELECT entry, id, payer, payee, bytes, nanokvr, pending_until,
+                        COALESCE((SELECT CASE step WHEN 'post' THEN 'posted' ELSE 'reversed' END FROM postings
+                                  WHERE cause = entry AND step IN ('post', 'reverse')), 'pending')
+                 FROM settlements ORDER BY entry",
+            ),
+            Table::SettledSessions => Rows::Question(
+                "SELECT p.entry, s.id, p.session, p.from_seq, p.to_seq, p.bytes FROM settled_sessions p
+                 JOIN settlements s ON s.entry = p.entry ORDER BY p.entry, p.session",
+            ),
+            Table::Postings => Rows::Question(
+                "SELECT p.number, p.cause, p.step, d.kind, d.owner, c.kind, c.owner, p.nanokvr, p.at FROM postings p
+                 JOIN accounts d ON d.number = p.debit JOIN accounts c ON c.number = p.credit ORDER BY p.number",
+            ),
+            Table::Balances => Rows::Question(
+                "SELECT kind, owner, COALESCE((SELECT SUM(nanokvr) FROM postings WHERE credit = a.number), 0)
+                                   - COALESCE((SELECT SUM(nanokvr) FROM postings WHERE debit = a.number), 0)
+                 FROM accounts a ORDER BY kind, owner",
+            ),
+            Table::Conflicts => {
+                Rows::Question("SELECT id, against, received, note FROM conflicts ORDER BY rowid")
+            }
+            Table::Entries => Rows::Question(
+                "SELECT number, kind, id, leaf, root, received, note FROM entries ORDER BY number",
+            ),
+        }
+    }
 }
 
 impl Export {
@@ -51,136 +190,58 @@ impl Export {
         let connection = open_for_reading(&settings.store, &settings.network)?;
         let snapshot = connection.unchecked_transaction()?;
         let format = if json { Format::Json } else { self.format };
-        let mut out = Out { to: BufWriter::new(std::io::stdout().lock()), format, rows: 0 };
-        match self.table {
-            Table::Receipts => receipts(&snapshot, &mut out)?,
-            Table::Settlements => rows(
-                &snapshot,
-                &mut out,
-                &["index", "id", "payer", "payee", "bytes", "nanokvr", "pending_until", "state"],
-                "SELECT entry, id, payer, payee, bytes, nanokvr, pending_until,
-                        COALESCE((SELECT CASE step WHEN 'post' THEN 'posted' ELSE 'reversed' END FROM postings
-                                  WHERE cause = entry AND step IN ('post', 'reverse')), 'pending')
-                 FROM settlements ORDER BY entry",
-            )?,
-            Table::Postings => rows(
-                &snapshot,
-                &mut out,
-                &["number", "cause", "step", "debit_kind", "debit", "credit_kind", "credit", "nanokvr", "at"],
-                "SELECT p.number, p.cause, p.step, d.kind, d.owner, c.kind, c.owner, p.nanokvr, p.at FROM postings p
-                 JOIN accounts d ON d.number = p.debit JOIN accounts c ON c.number = p.credit ORDER BY p.number",
-            )?,
-            Table::Entries => rows(
-                &snapshot,
-                &mut out,
-                &["index", "kind", "id", "leaf", "root", "received", "note"],
-                "SELECT number, kind, id, leaf, root, received, note FROM entries ORDER BY number",
-            )?,
-        }
-        out.finish()
+        write(&snapshot, self.table, format, BufWriter::new(std::io::stdout().lock()))
     }
 }
 
-fn receipts<W: Write>(connection: &Connection, out: &mut Out<W>) -> Result<()> {
-    let mut find =
-        connection.prepare("SELECT number, id, note FROM entries WHERE kind = 'receipt' ORDER BY number")?;
-    let mut rows = find.query([])?;
-    let mut columns: Vec<String> = ["index", "id"].map(str::to_owned).into();
-    while let Some(row) = rows.next()? {
-        let index: i64 = row.get(0)?;
-        let mut values = vec![Value::Integer(index), row.get(1)?];
-        let text: String = row.get(2)?;
-        let note = Note::parse(text.as_bytes()).with_context(|| format!("entry {index}: run `verify`"))?;
-        // Only a text that is a receipt is split into its lines, which then have fixed names.
-        Receipt::parse(note.text()).with_context(|| format!("entry {index}: run `verify`"))?;
-        let fields = note.text().lines().skip(1).filter_map(|line| line.split_once(' '));
-        for (name, value) in fields {
-            if columns.len() <= values.len() {
-                columns.push(name.to_owned());
+fn write(connection: &Connection, table: Table, format: Format, to: impl Write) -> Result<()> {
+    let columns = table.columns();
+    let mut out = TableWriter::begin(to, format, columns)?;
+    match table.rows() {
+        Rows::Question(find) => {
+            let mut find = connection.prepare(find)?;
+            let mut rows = find.query([])?;
+            while let Some(row) = rows.next()? {
+                let values = (0..columns.len()).map(|column| row.get(column));
+                out.row(values.collect::<rusqlite::Result<_>>()?)?;
             }
-            // Counters stay numbers in JSON; digests of digits alone must not become some.
-            let number = value.parse().ok().filter(|_| value.len() < 20);
-            values.push(number.map_or_else(|| Value::Text(value.to_owned()), Value::Integer));
         }
-        let names: Vec<&str> = columns.iter().map(String::as_str).collect();
-        out.row(&names, values)?;
+        Rows::Notes(kind) => {
+            let find = "SELECT number, id, note FROM entries WHERE kind = ? ORDER BY number";
+            let mut find = connection.prepare(find)?;
+            let mut rows = find.query([kind])?;
+            while let Some(row) = rows.next()? {
+                let index: i64 = row.get(0)?;
+                let mut values = vec![Value::Integer(index), row.get(1)?];
+                let note: String = row.get(2)?;
+                fields(&note, kind, &columns[2..], &mut values)
+                    .with_context(|| format!("entry {index}: run `verify`"))?;
+                out.row(values)?;
+            }
+        }
     }
+    out.finish()
+}
+
+/// The values of a note's lines, which stand in one order and have fixed names.
+fn fields(note: &str, kind: &str, columns: &[&str], values: &mut Vec<Value>) -> Result<()> {
+    let note = Note::parse(note.as_bytes())?;
+    let mut lines = note.text().lines();
+    ensure!(lines.next() == Some(format!("kvasir.example/{kind}@v1").as_str()), "its text is no {kind}");
+    for column in columns {
+        let (name, value) =
+            lines.next().and_then(|line| line.split_once(' ')).context("a line is missing")?;
+        // `index` is the entry's own number in every table.
+        let name = if name == "index" { "item".to_owned() } else { name.replace('-', "_") };
+        ensure!(name == *column, "`{name}` stands where `{column}` belongs");
+        values.push(if NUMBERS.contains(column) {
+            Value::Integer(value.parse().with_context(|| format!("`{name}` is no number"))?)
+        } else {
+            Value::Text(value.to_owned())
+        });
+    }
+    ensure!(lines.next().is_none(), "it has lines beyond those of a {kind}");
     Ok(())
-}
-
-fn rows<W: Write>(connection: &Connection, out: &mut Out<W>, columns: &[&str], find: &str) -> Result<()> {
-    let mut find = connection.prepare(find)?;
-    let mut rows = find.query([])?;
-    while let Some(row) = rows.next()? {
-        let values = (0..columns.len()).map(|column| row.get(column)).collect::<rusqlite::Result<_>>()?;
-        out.row(columns, values)?;
-    }
-    if out.rows == 0 && out.format == Format::Csv {
-        writeln!(out.to, "{}", columns.join(","))?;
-    }
-    Ok(())
-}
-
-/// Writes rows as they come: CSV with a head line, or one JSON object `{"rows": [...]}`.
-struct Out<W: Write> {
-    to: W,
-    format: Format,
-    rows: u64,
-}
-
-impl<W: Write> Out<W> {
-    fn row(&mut self, columns: &[&str], values: Vec<Value>) -> Result<()> {
-        match self.format {
-            Format::Csv => {
-                if self.rows == 0 {
-                    writeln!(self.to, "{}", columns.join(","))?;
-                }
-                let fields: Vec<String> = values.into_iter().map(csv).collect();
-                writeln!(self.to, "{}", fields.join(","))?;
-            }
-            Format::Json => {
-                let lead = if self.rows == 0 { "{\"rows\":[\n" } else { ",\n" };
-                let object: serde_json::Map<String, serde_json::Value> = columns
-                    .iter()
-                    .map(|name| (*name).to_owned())
-                    .zip(values.into_iter().map(plain))
-                    .collect();
-                write!(self.to, "{lead}{}", serde_json::Value::Object(object))?;
-            }
-        }
-        self.rows += 1;
-        Ok(())
-    }
-
-    fn finish(mut self) -> Result<()> {
-        if self.format == Format::Json {
-            let lead = if self.rows == 0 { "{\"rows\":[" } else { "" };
-            writeln!(self.to, "{lead}]}}")?;
-        }
-        self.to.flush()?;
-        Ok(())
-    }
-}
-
-fn plain(value: Value) -> serde_json::Value {
-    match value {
-        Value::Null => serde_json::Value::Null,
-        Value::Integer(number) => json!(number),
-        Value::Real(number) => json!(number),
-        Value::Text(text) => json!(text),
-        Value::Blob(bytes) => json!(hex::encode(bytes)),
-    }
-}
-
-fn csv(value: Value) -> String {
-    match plain(value) {
-        serde_json::Value::String(text) if text.contains([',', '"', '\n']) => {
-            format!("\"{}\"", text.replace('"', "\"\""))
-        }
-        serde_json::Value::String(text) => text,
-        serde_json::Value::Null => String::new(),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]
@@ -188,24 +249,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn csv_fields_are_quoted_where_needed() {
-        assert_eq!(csv(Value::Text("a,\"b\"\nc".into())), "\"a,\"\"b\"\"\nc\"");
-        assert_eq!(csv(Value::Text("plain".into())), "plain");
-        assert_eq!(csv(Value::Blob(vec![0, 255])), "00ff");
-        assert_eq!(csv(Value::Integer(-7)), "-7");
+    fn every_table_has_its_head_and_is_a_table_even_when_empty() {
+        let network = "atlas".parse().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        crate::store::Store::create(&path, &network).unwrap();
+        let connection = open_for_reading(&path, &network).unwrap();
+        for table in Table::value_variants() {
+            let mut bytes = Vec::new();
+            write(&connection, *table, Format::Csv, &mut bytes).unwrap();
+            assert_eq!(String::from_utf8(bytes).unwrap(), format!("{}\n", table.columns().join(",")));
+        }
     }
 
     #[test]
-    fn json_is_one_object_even_when_empty() {
-        for count in 0..3 {
-            let mut bytes = Vec::new();
-            let mut out = Out { to: &mut bytes, format: Format::Json, rows: 0 };
-            for number in 0..count {
-                out.row(&["a"], vec![Value::Integer(number)]).unwrap();
-            }
-            out.finish().unwrap();
-            let object: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-            assert_eq!(object["rows"].as_array().unwrap().len() as i64, count);
+    fn numbers_are_numbers_where_the_kind_says_so_and_nowhere_else() {
+        let note = |text: &str| {
+            let mut note = Note::unsigned(text).unwrap();
+            note.sign("x".parse().unwrap(), &kvasir_wire::key::SecretKey::from_seed([1; 32])).unwrap();
+            note.to_string()
+        };
+        let correct = |reason: &str, at: &str| {
+            note(&format!(
+                "kvasir.example/correct@v1\nnetwork 7\nsettlement {}\nreason {reason}\nat {at}\n",
+                "1".repeat(64)
+            ))
+        };
+        let columns = &Table::Corrections.columns()[2..];
+        let mut values = Vec::new();
+        fields(&correct("+5", "9223372036854775807"), "correct", columns, &mut values).unwrap();
+        let texts = ["7", &"1".repeat(64), "+5"].map(|text| Value::Text(text.to_owned()));
+        assert_eq!(values[..3], texts);
+        assert_eq!(values[3], Value::Integer(i64::MAX));
+        for damaged in [
+            correct("x", "later"),
+            note("kvasir.example/correct@v1\nnetwork 7\n"),
+            note("kvasir.example/price@v1\nnetwork 7\n"),
+        ] {
+            assert!(fields(&damaged, "correct", columns, &mut Vec::new()).is_err(), "{damaged}");
         }
     }
 }

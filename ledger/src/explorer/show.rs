@@ -3,8 +3,8 @@
 use kvasir_merkle::Hash;
 use kvasir_wire::money::{MeteredBytes, NanoKvr};
 use maud::{Markup, html};
-use time::OffsetDateTime;
 
+use crate::calendar::day_and_time;
 use crate::plain_text::one_line;
 
 /// Longest value of an unknown field that a table shows whole; the note itself follows below it.
@@ -62,27 +62,13 @@ pub(super) fn metered(bytes: u64) -> Markup {
 
 /// A point in time: UTC for people, the same for programs.
 pub(super) fn moment(seconds: u64) -> Markup {
-    let Some(time) = date(seconds) else { return html! { (seconds) } };
-    let day = day_text(time);
-    let (hour, minute, second) = time.to_hms();
-    html! {
-        time datetime={ (day) "T" (format!("{hour:02}:{minute:02}:{second:02}")) "Z" } {
-            (day) " " (format!("{hour:02}:{minute:02}:{second:02}"))
-        }
-    }
+    let Some((day, time)) = day_and_time(seconds) else { return html! { (seconds) } };
+    html! { time datetime={ (day) "T" (time) "Z" } { (day) " " (time) } }
 }
 
 /// The date of a day that is counted from 1970: `2026-09-21`.
 pub(super) fn day(day: u64) -> String {
-    date(day.saturating_mul(super::index::DAY)).map_or_else(|| day.to_string(), day_text)
-}
-
-fn date(seconds: u64) -> Option<OffsetDateTime> {
-    OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).ok()?).ok()
-}
-
-fn day_text(time: OffsetDateTime) -> String {
-    format!("{:04}-{:02}-{:02}", time.year(), u8::from(time.month()), time.day())
+    day_and_time(day.saturating_mul(super::index::DAY)).map_or_else(|| day.to_string(), |(day, _)| day)
 }
 
 /// The beginning and the end of a digest: enough to know it again.

@@ -1,6 +1,7 @@
 //! Reading: what the API and the commands ask. Every answer comes from one snapshot.
 
 mod pages;
+mod statement;
 
 use std::collections::BTreeMap;
 use std::path::Path;

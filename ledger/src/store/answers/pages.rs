@@ -294,7 +294,7 @@ impl Stretch {
     }
 }
 
-const POSTING: &str = "SELECT p.number, p.cause, p.step, d.kind, d.owner, c.kind, c.owner, p.nanokvr, p.at
+pub(super) const POSTING: &str = "SELECT p.number, p.cause, p.step, d.kind, d.owner, c.kind, c.owner, p.nanokvr, p.at
                        FROM postings p JOIN accounts d ON d.number = p.debit JOIN accounts c ON c.number = p.credit";
 
 fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
@@ -309,7 +309,7 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
     })
 }
 
-fn posting(row: &Row<'_>) -> rusqlite::Result<Posting> {
+pub(super) fn posting(row: &Row<'_>) -> rusqlite::Result<Posting> {
     Ok(Posting {
         number: unsigned(row.get(0)?),
         cause: unsigned(row.get(1)?),
