@@ -64,18 +64,60 @@ pub fn read_regular_text(path: &Path, most: u64) -> io::Result<String> {
 /// # Errors
 /// What the system says.
 pub fn write_whole(path: &Path, bytes: &[u8], existing: Existing, readers: Readers) -> io::Result<()> {
+    make_whole(path, existing, |draft| write_draft(draft, bytes, readers))
+}
+
+/// The same for a file that something else writes: `write` makes it under the name that it is given, in the same folder, and
+/// has it on the disk when it returns. A process that is ended meanwhile leaves that draft, `.NAME.<process>-<n>.partial`,
+/// which [`remove_drafts`] removes.
+///
+/// # Errors
+/// What `write` or the system says.
+pub fn make_whole<E: From<io::Error>>(
+    path: &Path,
+    existing: Existing,
+    write: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
     if existing == Existing::Keep && path.symlink_metadata().is_ok() {
-        return Err(io::ErrorKind::AlreadyExists.into());
+        return Err(io::Error::from(io::ErrorKind::AlreadyExists).into());
     }
     let draft = draft_of(path)?;
-    let result = write_draft(&draft, bytes, readers).and_then(|()| match existing {
-        Existing::Replace => fs::rename(&draft, path),
-        Existing::Keep => put_in_place(&draft, path),
+    let result = write(&draft).and_then(|()| {
+        Ok(match existing {
+            Existing::Replace => fs::rename(&draft, path),
+            Existing::Keep => put_in_place(&draft, path),
+        }?)
     });
     // After a rename it is gone, which is what is wanted.
     let _ = fs::remove_file(&draft);
     result?;
-    sync_folder(path)
+    Ok(sync_folder(path)?)
+}
+
+/// Removes what processes that were ended left of a file: every draft of it, so nobody else may be writing it now.
+///
+/// # Errors
+/// What the system says.
+pub fn remove_drafts(path: &Path) -> io::Result<()> {
+    let name = path.file_name().map(std::ffi::OsStr::to_string_lossy).unwrap_or_default();
+    let lead = format!(".{name}.");
+    let folder = folder_of(path);
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let found = entry.file_name();
+        // What SQLite keeps beside a database, such as its journal, has a longer ending.
+        let is_draft = found.to_str().is_some_and(|found| {
+            found.strip_prefix(&lead).and_then(|rest| rest.split_once(".partial")).is_some_and(
+                |(middle, _)| {
+                    !middle.is_empty() && middle.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
+                },
+            )
+        });
+        if is_draft {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn write_draft(draft: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
@@ -124,10 +166,13 @@ fn draft_of(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 #[cfg(unix)]
 fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    File::open(folder_of(path))?.sync_all()
 }
 
 #[cfg(not(unix))]
@@ -161,6 +206,21 @@ mod tests {
         let missing = folder.path().join("none").join("key");
         let error = write_whole(&missing, b"x", Existing::Keep, Readers::Owner).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_an_ended_process_left_of_a_file_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let others = ["a.db", ".a.db.partial", ".a.db.x-1.partial", ".b.db.1-1.partial", "a.db.1-1.partial"];
+        for name in others.into_iter().chain([".a.db.1-0.partial", ".a.db.23-1.partial-journal"]) {
+            fs::write(folder.path().join(name), "x").unwrap();
+        }
+        remove_drafts(&folder.path().join("a.db")).unwrap();
+        let mut left = names(folder.path());
+        left.sort();
+        let mut others = others.to_vec();
+        others.sort_unstable();
+        assert_eq!(left, others);
     }
 
     #[cfg(unix)]

@@ -10,6 +10,7 @@ use kvasir_merkle::{EMPTY_ROOT, Hash};
 use kvasir_wire::note::KeyName;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavior, params};
 
+use crate::files::{Existing, make_whole};
 use crate::refusal::LedgerError;
 
 const APPLICATION_ID: i32 = 0x4b76_6864;
@@ -27,6 +28,17 @@ pub struct HeadFile {
     path: PathBuf,
 }
 
+enum CreateError {
+    Database(rusqlite::Error),
+    File(std::io::Error),
+}
+
+impl From<std::io::Error> for CreateError {
+    fn from(error: std::io::Error) -> Self {
+        Self::File(error)
+    }
+}
+
 /// What a log has vouched for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -41,24 +53,31 @@ pub struct Head {
 }
 
 impl HeadFile {
-    /// Makes the head of a log that has vouched for nothing yet. Refuses where the file exists.
+    /// Makes the head of a log that has vouched for nothing yet. Refuses where the file exists. It is whole or not there,
+    /// whenever this is ended.
     pub fn create(path: &Path, origin: &KeyName) -> Result<(), LedgerError> {
-        if path.exists() {
-            return Err(other(path, "exists already; a head is made once and never replaced"));
-        }
-        let connection = Connection::open(path).map_err(|source| failed(path, source))?;
-        let make = || -> rusqlite::Result<()> {
-            connection.pragma_update(None, "synchronous", "EXTRA")?;
-            connection.execute_batch(&format!(
-                "BEGIN IMMEDIATE; {LAYOUT} PRAGMA application_id = {APPLICATION_ID}; COMMIT;"
-            ))?;
-            connection.execute(
-                "INSERT INTO head VALUES (1, ?, 0, ?, x'')",
-                params![origin.as_str(), EMPTY_ROOT.0],
-            )?;
-            Ok(())
-        };
-        make().map_err(|source| failed(path, source))
+        let made = make_whole(path, Existing::Keep, |draft| {
+            let make = || -> rusqlite::Result<()> {
+                let connection = Connection::open(draft)?;
+                connection.pragma_update(None, "synchronous", "EXTRA")?;
+                connection.execute_batch(&format!(
+                    "BEGIN IMMEDIATE; {LAYOUT} PRAGMA application_id = {APPLICATION_ID}; COMMIT;"
+                ))?;
+                connection.execute(
+                    "INSERT INTO head VALUES (1, ?, 0, ?, x'')",
+                    params![origin.as_str(), EMPTY_ROOT.0],
+                )?;
+                connection.close().map_err(|(_, error)| error)
+            };
+            make().map_err(CreateError::Database)
+        });
+        made.map_err(|error| match error {
+            CreateError::Database(source) => failed(path, source),
+            CreateError::File(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                other(path, "exists already; a head is made once and never replaced")
+            }
+            CreateError::File(error) => other(path, &format!("cannot be made: {error}")),
+        })
     }
 
     /// Opens an existing head.

@@ -30,7 +30,7 @@ use kvasir_wire::note::{NetworkName, Note};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 pub use answers::{Answers, Conflict, Entry, Following, Found, MOST_ROWS, Point, Posting, Stretch};
-pub use file::{OLDEST_SQLITE, open_for_reading, sqlite_version};
+pub use file::{COPY_INTO, OLDEST_SQLITE, open_for_reading, sqlite_version};
 pub use group::MAX_GROUP;
 pub use incoming::Incoming;
 pub use log_rows::{entries_between, head_of_entries, last_origin};

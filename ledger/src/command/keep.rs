@@ -147,7 +147,7 @@ pub(super) fn make_log(folder: &Path, network: &NetworkName) -> Result<Verifier>
     for name in [LEDGER_KEY, LOG_KEY] {
         let path = folder.join(name);
         if !path.exists() {
-            write_secret(&path, &SecretKey::from_seed(random()?))?;
+            write_secret(&path, &draw_key()?)?;
         }
     }
     let head = folder.join(HEAD);
@@ -161,6 +161,11 @@ pub(super) fn make_log(folder: &Path, network: &NetworkName) -> Result<Verifier>
     write_whole(&path, format!("{log}\n").as_bytes(), Existing::Replace, Readers::Anyone)
         .with_context(|| format!("{}: cannot be written", path.display()))?;
     Ok(log)
+}
+
+/// A new secret key.
+pub(super) fn draw_key() -> Result<SecretKey> {
+    Ok(SecretKey::from_seed(random()?))
 }
 
 fn random<const N: usize>() -> Result<[u8; N]> {

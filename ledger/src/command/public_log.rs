@@ -6,16 +6,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvasir_merkle::Hash;
-use kvasir_wire::account::{OriginChange, Statement};
-use kvasir_wire::note::KeyName;
+use kvasir_wire::account::{KeyBelief, KeyRole, KeyState, OriginChange, Statement};
+use kvasir_wire::key::SecretKey;
+use kvasir_wire::note::{KeyName, NetworkName, Note};
 use rusqlite::Connection;
 use serde_json::json;
 
 use super::{keep, report, unix_now};
-use crate::config::{ConfigFlags, DEFAULT_CONFIG, LEDGER_KEY, read_secret};
-use crate::files::{Existing, Readers, read_regular, write_whole};
+use crate::config::{
+    ConfigFlags, DEFAULT_CONFIG, HEAD, LEDGER_KEY, LOG_KEY, LOG_VKEY, read_secret, write_secret,
+};
+use crate::files::{Existing, Readers, make_whole, remove_drafts, write_whole};
+use crate::head::HeadFile;
 use crate::publish::Publisher;
-use crate::store::{Store, open_for_reading};
+use crate::store::{COPY_INTO, Store, open_for_reading};
 
 const STORE: &str = "ledger.db";
 const MAX_KEY_FILE_BYTES: u64 = 4096;
@@ -49,7 +53,8 @@ pub(super) struct Backup {
     after_help = "Example:\n  kvasir-ledger restore /backup/ledger-2026-11-30.db /var/lib/kvasir-ledger-2 \\\n    \
                         --config /var/lib/kvasir-ledger/ledger.toml --ledger-key /var/lib/kvasir-ledger/ledger.key\n\n\
                         What came after the backup is not in it. Readers of the old log must see that, so a restored ledger\n\
-                        publishes a new log with a new key, whose first new entry names the old one, its size and root."
+                        publishes a new log with a new key, whose first new entry names the old one, its size and root.\n\
+                        One that was cut off is finished by the same command."
 )]
 pub(super) struct Restore {
     /// A file that `backup` wrote
@@ -59,6 +64,9 @@ pub(super) struct Restore {
     /// The ledger's own key, as `init` made it
     #[arg(long, value_name = "FILE")]
     ledger_key: PathBuf,
+    /// Draw a new own key, which the old one introduces: where others may have read the old one
+    #[arg(long)]
+    replace_ledger_key: bool,
     #[command(flatten)]
     config: ConfigFlags,
 }
@@ -93,7 +101,7 @@ impl Backup {
         let settings = self.config.settings()?;
         let show = self.file.display().to_string();
         if self.file.symlink_metadata().is_ok() {
-            bail!("{show}: exists already; a backup never overwrites one");
+            bail!("{show}: exists already; a backup never overwrites anything");
         }
         let connection = open_for_reading(&settings.store, &settings.network)?;
         copy(&connection, &self.file)?;
@@ -107,34 +115,56 @@ impl Restore {
     pub(super) fn run(self, json: bool) -> Result<()> {
         let settings = self.config.settings()?;
         let (config, store) = (self.folder.join(DEFAULT_CONFIG), self.folder.join(STORE));
-        for path in [&config, &store] {
-            if path.symlink_metadata().is_ok() {
-                bail!("{}: exists already; `restore` never touches an existing ledger", path.display());
-            }
+        if config.symlink_metadata().is_ok() {
+            bail!("{}: exists already; `restore` never touches an existing ledger", config.display());
         }
         let (size, root) = head(&self.backup, &settings.network)?;
-        let ledger_key = read_secret(&self.ledger_key)?;
+        let old_key = read_secret(&self.ledger_key)?;
+        let previous = self.previous(&settings)?;
         fs::create_dir_all(&self.folder)
             .with_context(|| format!("{}: cannot be made", self.folder.display()))?;
-        let key = read_regular(&self.ledger_key, MAX_KEY_FILE_BYTES)
-            .with_context(|| format!("{}: cannot be read", self.ledger_key.display()))?;
-        write_whole(&self.folder.join(LEDGER_KEY), &key, Existing::Keep, Readers::Owner)
-            .with_context(|| format!("{}: a key is there already", self.folder.display()))?;
-        let previous = self.previous(&settings)?;
+        // Every step leaves a whole file or none, and takes up what an earlier try left. The settings come last: without them
+        // it is no ledger yet.
+        for name in [DEFAULT_CONFIG, LEDGER_KEY, LOG_KEY, LOG_VKEY, HEAD, STORE] {
+            let path = self.folder.join(name);
+            remove_drafts(&path).with_context(|| format!("{}: drafts of it", path.display()))?;
+        }
+        let own_key = self.own_key(&old_key)?;
         let log = keep::make_log(&self.folder, &settings.network)?;
-        copy(&open_for_reading(&self.backup, &settings.network)?, &store)?;
-        let change = OriginChange {
-            network: settings.network.clone(),
-            origin: log.name().clone(),
-            previous: previous.clone(),
-            size,
-            root,
-            at: unix_now(),
-        };
+        let vouched = HeadFile::open(&self.folder.join(HEAD))?.read()?.size;
+        if vouched > 0 {
+            bail!(
+                "{}: its log has vouched for {vouched} entries already, so this is no restore that was cut off; choose another \
+                 folder",
+                self.folder.display()
+            );
+        }
+        if store.symlink_metadata().is_err() {
+            copy(&open_for_reading(&self.backup, &settings.network)?, &store)?;
+        }
         let mut restored = Store::open(&store, &settings.network, settings.keys.clone())?;
-        let note = change.sign(&ledger_key)?;
-        let accepted = restored.accept_own(note.to_string().as_bytes(), unix_now())?;
-        // The settings come last: a restore that was cut off is no ledger yet.
+        let index = match continued(&restored, (size, root), log.name())? {
+            Some(index) => index,
+            None => {
+                let change = OriginChange {
+                    network: settings.network.clone(),
+                    origin: log.name().clone(),
+                    previous: previous.clone(),
+                    size,
+                    root,
+                    at: unix_now(),
+                };
+                restored.accept_own(change.sign(&old_key)?.to_string().as_bytes(), unix_now())?.index
+            }
+        };
+        let own = (KeyRole::Ledger, own_key.public());
+        if own_key.public() != old_key.public() && !restored.beliefs()?.contains(&own) {
+            let (network, at) = (settings.network.clone(), unix_now());
+            let (role, key) = own;
+            let belief = KeyBelief { network, role, key, state: KeyState::Believed, at };
+            restored.accept_own(belief.sign(&old_key)?.to_string().as_bytes(), at)?;
+        }
+        drop(restored);
         let (mut file, _) = self.config.file()?;
         (file.store, file.log) = (Some(STORE.into()), None);
         write_whole(&config, toml::to_string(&file)?.as_bytes(), Existing::Keep, Readers::Anyone)
@@ -146,7 +176,8 @@ impl Restore {
             "previous": previous.to_string(),
             "origin": log.name().to_string(),
             "vkey": log.to_string(),
-            "index": accepted.index,
+            "ledger_key": own_key.public().to_string(),
+            "index": index,
         });
         let sentence = format!(
             "{size} entries restored. This is a new log: {} continues {previous}, whose later entries are not in it.\n\
@@ -157,13 +188,35 @@ impl Restore {
         report(json, &object, &sentence)
     }
 
+    /// The key that the restored ledger signs with, in its folder: the old one, or one that is drawn now or was before.
+    fn own_key(&self, old: &SecretKey) -> Result<SecretKey> {
+        let path = self.folder.join(LEDGER_KEY);
+        if path.symlink_metadata().is_err() {
+            let key = if self.replace_ledger_key { keep::draw_key()? } else { old.clone() };
+            write_secret(&path, &key)?;
+        }
+        let key = read_secret(&path)?;
+        let show = path.display();
+        match (key.public() == old.public(), self.replace_ledger_key) {
+            (true, true) => bail!(
+                "{show}: is the old key, from a restore without --replace-ledger-key that was cut off; remove it and restore again"
+            ),
+            (false, false) => bail!(
+                "{show}: is another key than --ledger-key; give --replace-ledger-key if it is of a restore with it that was cut \
+                 off, or choose another folder"
+            ),
+            _ => {}
+        }
+        Ok(key)
+    }
+
     /// The log that the backup was of: what its last change of origin says, else the name beside the old settings.
     fn previous(&self, settings: &crate::config::Settings) -> Result<KeyName> {
         let connection = open_for_reading(&self.backup, &settings.network)?;
         if let Some(change) = crate::store::last_origin(&connection, &self.backup)? {
             return Ok(change);
         }
-        let path = settings.log.folder.join(crate::config::LOG_VKEY);
+        let path = settings.log.folder.join(LOG_VKEY);
         let text = crate::files::read_regular_text(&path, MAX_KEY_FILE_BYTES)
             .with_context(|| format!("{}: it names the old log", path.display()))?;
         let log: kvasir_wire::note::Verifier =
@@ -172,17 +225,37 @@ impl Restore {
     }
 }
 
-fn head(file: &Path, network: &kvasir_wire::note::NetworkName) -> Result<(u64, Hash)> {
+fn head(file: &Path, network: &NetworkName) -> Result<(u64, Hash)> {
     let connection = open_for_reading(file, network)?;
     Ok(crate::store::head_of_entries(&connection, file)?)
 }
 
-/// A consistent copy of a database that may be written to meanwhile.
+/// The entry in which the copy of a backup says already that the log `origin` continues it. An error where it is not a copy
+/// of this backup, or something else was added to it.
+fn continued(store: &Store, (size, root): (u64, Hash), origin: &KeyName) -> Result<Option<u64>> {
+    let show = store.path().display();
+    let answers = store.answers();
+    let last = size.checked_sub(1).map(|last| answers.entry(last)).transpose()?;
+    let is_copy = last.is_none_or(|entry| entry.is_some_and(|entry| entry.root == root));
+    let Some(entry) = answers.entry(size)?.filter(|_| is_copy) else {
+        if !is_copy {
+            bail!("{show}: is no copy of this backup; remove it if it is of a restore that was cut off");
+        }
+        return Ok(None);
+    };
+    let note = Note::parse(entry.note.as_bytes())?;
+    match OriginChange::parse(note.text()) {
+        Ok(change) if change.origin == *origin => Ok(Some(size)),
+        _ => bail!("{show}: holds entries that are not in the backup; choose another folder"),
+    }
+}
+
+/// A consistent copy of a database that may be written to meanwhile; whole, or not there.
 fn copy(connection: &Connection, file: &Path) -> Result<()> {
-    let name = file.to_str().with_context(|| format!("{}: the name is no UTF-8", file.display()))?;
-    connection
-        .execute("VACUUM INTO ?", [name])
-        .with_context(|| format!("{}: the copy cannot be written", file.display()))?;
-    let synced = fs::File::open(file).and_then(|file| file.sync_all());
-    synced.with_context(|| format!("{}: the copy cannot be written to disk", file.display()))
+    make_whole(file, Existing::Keep, |draft| {
+        let name = draft.to_str().with_context(|| format!("{}: the name is no UTF-8", draft.display()))?;
+        connection.execute(COPY_INTO, [name])?;
+        Ok::<_, anyhow::Error>(fs::File::open(draft)?.sync_all()?)
+    })
+    .with_context(|| format!("{}: the copy cannot be written", file.display()))
 }

@@ -16,8 +16,10 @@ impl Store {
     pub fn declare_keys(&mut self, ledger: &SecretKey, now: u64) -> Result<u64, LedgerError> {
         let wanted = wanted(&self.keys, ledger.public());
         let (network, believed) = (self.network.clone(), self.beliefs()?);
-        if let Some((_, first)) = believed.iter().find(|(role, _)| *role == KeyRole::Ledger)
-            && *first != ledger.public()
+        let mut own = believed.iter().filter(|(role, _)| *role == KeyRole::Ledger).map(|(_, key)| *key);
+        if let Some(first) = own.next()
+            && first != ledger.public()
+            && !own.any(|key| key == ledger.public())
         {
             return Err(LedgerError::NotALedger {
                 path: self.path.clone(),
@@ -27,7 +29,9 @@ impl Store {
                 ),
             });
         }
-        let stale = believed.iter().filter(|old| !wanted.contains(old)).map(|old| (*old, KeyState::Retired));
+        // A ledger's own key that another one followed stays: readers take its end from nobody but themselves.
+        let stale = believed.iter().filter(|old| old.0 != KeyRole::Ledger && !wanted.contains(old));
+        let stale = stale.map(|old| (*old, KeyState::Retired));
         let fresh = wanted.iter().filter(|new| !believed.contains(new)).map(|new| (*new, KeyState::Believed));
         let mut count = 0;
         for ((role, key), state) in fresh.chain(stale).collect::<Vec<_>>() {

@@ -25,6 +25,8 @@ const PAGE_BYTES: i32 = 16 * 1024;
 const CHECKPOINT_PAGES: i32 = 4 * 1024;
 /// Memory for pages: what indexes by digest touch lies anywhere in them.
 const CACHE_KIB: i32 = 64 * 1024;
+/// Copies the whole database, as one transaction sees it, into the file whose name is the parameter.
+pub const COPY_INTO: &str = "VACUUM INTO ?";
 
 const SCHEMA: &str = include_str!("schema.sql");
 /// Tables that may only grow.

@@ -7,6 +7,7 @@
 #![cfg(all(feature = "server", target_os = "linux"))]
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
+mod copies;
 #[path = "../network/mod.rs"]
 mod network;
 mod scene;
