@@ -289,6 +289,26 @@ pub struct Ready {
     pub root: String,
     /// Version of SQLite inside.
     pub sqlite: String,
+    /// The published head; absent where nothing is published yet, or no log is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<PublishedHead>,
+    /// Bytes free on the disk of the database; absent where no mark is set, or the system cannot say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
+    /// Bytes below which notes are refused; absent where no mark is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_free_bytes: Option<u64>,
+}
+
+/// The head of the public log that readers get now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedHead {
+    /// Entries that it covers; those of the ledger beyond it are stored and not published yet.
+    pub size: u64,
+    /// Unix seconds when it was put before readers.
+    pub at: u64,
+    /// Seconds since then. It grows where nothing new is stored, too: it means something where `size` is less than `entries`.
+    pub age_seconds: u64,
 }
 
 /// Every error answer.

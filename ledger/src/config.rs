@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{Existing, Readers, read_regular_text, write_whole};
 use crate::publish::{KnownWitness, LogFiles};
+use crate::space::DEFAULT_MIN_FREE_BYTES;
 use crate::store::Keys;
 
 /// Where the service listens unless told otherwise.
@@ -43,6 +44,8 @@ pub struct LedgerToml {
     pub listen: Option<SocketAddr>,
     /// Largest size of the database file in bytes; what would go beyond it is refused.
     pub max_store_bytes: Option<u64>,
+    /// Bytes that stay free on the disk of the database [default: 256 MiB]; with fewer, notes are refused. 0: never.
+    pub min_free_bytes: Option<u64>,
     /// Public keys of hubs whose receipts are believed.
     pub hubs: Vec<String>,
     /// Public keys of the treasury: prices, fundings, corrections.
@@ -53,6 +56,8 @@ pub struct LedgerToml {
     pub retired: Vec<String>,
     /// Folder of the public log's files [default: `log`]; relative to the folder of this file.
     pub log: Option<PathBuf>,
+    /// Cosignatures that a head needs before readers get it [default: 0].
+    pub quorum: usize,
     /// Witnesses that are asked to cosign the public log's heads.
     pub witness: Vec<WitnessToml>,
 }
@@ -101,6 +106,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Largest size of the database file in bytes.
     pub max_store_bytes: Option<u64>,
+    /// Bytes that stay free on the disk of the database; 0 where nothing is asked.
+    pub min_free_bytes: u64,
     /// Keys that are believed.
     pub keys: Keys,
     /// What the public log is made of and with.
@@ -116,6 +123,8 @@ pub struct LogSettings {
     pub published: PathBuf,
     /// Asked for cosignatures.
     pub witnesses: Vec<KnownWitness>,
+    /// Cosignatures that a head needs before readers get it.
+    pub quorum: usize,
 }
 
 impl ConfigFlags {
@@ -151,9 +160,12 @@ impl ConfigFlags {
         let listen = file.listen.map_or_else(default_listen, Ok)?;
         let network = self.network_of(&file)?;
         let published = folder.join(file.log.as_deref().unwrap_or(Path::new(PUBLISHED)));
-        let witnesses = file.witness.iter().map(known_witness).collect::<Result<_>>()?;
-        let log = LogSettings { folder, published, witnesses };
-        Ok(Settings { network, store, listen, max_store_bytes: file.max_store_bytes, keys, log })
+        let witnesses = file.witness.iter().map(known_witness).collect::<Result<Vec<_>>>()?;
+        let quorum = quorum(file.quorum, &witnesses).with_context(|| path.display().to_string())?;
+        let log = LogSettings { folder, published, witnesses, quorum };
+        let min_free_bytes = file.min_free_bytes.unwrap_or(DEFAULT_MIN_FREE_BYTES);
+        let max_store_bytes = file.max_store_bytes;
+        Ok(Settings { network, store, listen, max_store_bytes, min_free_bytes, keys, log })
     }
 
     /// The network's name, from a flag, the environment or the settings file.
@@ -184,8 +196,22 @@ impl Settings {
             folder: self.log.published.clone(),
             key: read_secret(&key)?,
             witnesses: self.log.witnesses.clone(),
+            quorum: self.log.quorum,
         }))
     }
+}
+
+/// Two lines of one key would count one witness twice.
+fn quorum(quorum: usize, witnesses: &[KnownWitness]) -> Result<usize> {
+    for (at, one) in witnesses.iter().enumerate() {
+        if witnesses[..at].iter().any(|other| other.key.key() == one.key.key()) {
+            bail!("witness {} has a key that another witness has too", one.key.name());
+        }
+    }
+    if quorum > witnesses.len() {
+        bail!("quorum = {quorum}, but only {} witnesses are named", witnesses.len());
+    }
+    Ok(quorum)
 }
 
 fn known_witness(witness: &WitnessToml) -> Result<KnownWitness> {

@@ -34,4 +34,6 @@ pub mod refusal;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(feature = "server")]
+pub mod space;
+#[cfg(feature = "server")]
 pub mod store;

@@ -49,6 +49,8 @@ pub struct LogFiles {
     pub key: SecretKey,
     /// Asked for cosignatures.
     pub witnesses: Vec<KnownWitness>,
+    /// Cosignatures of these that a head needs before readers get it; 0 for none.
+    pub quorum: usize,
 }
 
 /// Publishes one log.
@@ -102,7 +104,8 @@ impl Publisher {
         &self.files.folder
     }
 
-    /// Brings everything that is durable now before the readers. Says what stands there afterwards.
+    /// Brings everything that is durable now before the readers. Says what stands there afterwards. An error where too few
+    /// witnesses have cosigned: readers keep the head before, and the next call asks again.
     pub fn publish(&mut self) -> Result<Published, LedgerError> {
         let mut head = self.head.read()?;
         let (size, root) = head_of_entries(&self.entries, &self.files.store)?;
@@ -161,6 +164,14 @@ impl Publisher {
                     Err(error) => warn!(witness = %witness.key.name(), %error, "not cosigned; asked again"),
                 }
             }
+        }
+        let cosigned = self.cosigned.iter().flatten().count();
+        if cosigned < self.files.quorum {
+            let reason = format!(
+                "the head of {} entries has {cosigned} of the {} cosignatures of `quorum`: readers keep the one before",
+                head.size, self.files.quorum
+            );
+            return Err(failed(&self.files.folder.join(CHECKPOINT_PATH), &reason));
         }
         let shown = signed
             .with_lines(self.cosigned.iter().flatten().cloned())

@@ -10,6 +10,7 @@ use rusqlite::ErrorCode;
 use thiserror::Error;
 
 use crate::api::{ErrorBody, StoredNote};
+use crate::space::DiskLow;
 
 /// A note that is not accepted, or a question that cannot be answered. The caller's to mend.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -67,6 +68,9 @@ pub enum LedgerError {
         /// What is wrong.
         reason: String,
     },
+    /// The disk has less free space than the operator keeps. Nothing was written.
+    #[error(transparent)]
+    DiskLow(#[from] DiskLow),
     /// The writer thread has ended or its queue is full.
     #[error("{0}")]
     Busy(&'static str),
@@ -139,6 +143,13 @@ impl LedgerError {
             LedgerError::Damaged { .. } => {
                 (500, body("damaged", "stop the ledger, keep a copy of the file, run `kvasir-ledger verify`"))
             }
+            LedgerError::DiskLow(_) => (
+                507,
+                body(
+                    "disk_low",
+                    "free space on the ledger's disk, then send the same note again: it was not stored",
+                ),
+            ),
             LedgerError::Busy(_) => {
                 (503, body("busy", "send the same note again in a second: it was not stored"))
             }

@@ -40,6 +40,7 @@ use crate::api::{
 use crate::explorer::{self, Explorer, PublicLog};
 use crate::publish::Publisher;
 use crate::refusal::{LedgerError, Refusal};
+use crate::space::SpaceMark;
 use crate::store::{Answers, Incoming, Store, sqlite_version};
 use checking::Checking;
 use publishing::Publishing;
@@ -116,7 +117,7 @@ pub async fn serve_log(
     log: Option<Publisher>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), LedgerError> {
-    serve_beside(limits, listener, store, network, clock, Beside { log, probes: None }, stop).await
+    serve_beside(limits, listener, store, network, clock, Beside { log, ..Beside::default() }, stop).await
 }
 
 /// What is served beside the API.
@@ -126,6 +127,8 @@ pub struct Beside {
     pub log: Option<Publisher>,
     /// A folder of probe records (`kvasir_wire::probe`), served under `/probes`.
     pub probes: Option<PathBuf>,
+    /// Space that must be free on the disk for a note to be taken.
+    pub space: Option<SpaceMark>,
 }
 
 /// [`serve_within`] with more beside the API.
@@ -146,10 +149,11 @@ pub async fn serve_beside(
     let log_folder = log.as_ref().map(|log| log.folder().to_owned());
     let publishing = log.map(Publishing::start);
     let checking = Checking::new(store.keys().clone());
-    let (writer, writing) = Writer::start(store, clock.clone())
+    let (writer, writing) = Writer::start(store, clock.clone(), beside.space.clone())
         .map_err(|_| LedgerError::Busy("the system gives no thread to write with"))?;
     let more = beside.probes.map(probes::routes).unwrap_or_default();
-    let inner = Inner { writer: writer.clone(), checking, readers, network, clock, log_folder };
+    let space = beside.space;
+    let inner = Inner { writer: writer.clone(), checking, readers, network, clock, log_folder, space };
     let service = Service(Arc::new(inner));
     connections::run(listener, routes(service, pages, more, limits.request_time), limits, stop).await;
     let _ = tokio::task::spawn_blocking(move || {
@@ -184,6 +188,7 @@ struct Inner {
     clock: Clock,
     /// Folder of the public log, where there is one.
     log_folder: Option<PathBuf>,
+    space: Option<SpaceMark>,
 }
 
 fn routes(service: Service, pages: Explorer, more: Router, request_time: Duration) -> Router {
@@ -338,17 +343,34 @@ async fn unsettled(State(service): State<Service>) -> Result<impl IntoResponse, 
 
 async fn ready(State(service): State<Service>) -> Result<Response, Failure> {
     // A ledger that cannot write, or whose writer has ended, can answer questions, but is not ready.
-    if let Err(Failure(error)) = service.write(|store, _| store.check_writable()).await {
-        let (_, body) = error.answer();
-        warn!(code = body.code, why = body.message, "not ready");
-        return Ok((StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response());
+    let mut free_bytes = Ok(None);
+    if let Some(space) = service.0.space.clone() {
+        let checked = tokio::task::spawn_blocking(move || space.check()).await;
+        free_bytes = checked.unwrap_or(Ok(None)).map_err(Failure::from);
     }
-    let network = service.0.network.to_string();
+    let writable = service.write(|store, _| store.check_writable()).await;
+    let free_bytes = match writable.and(free_bytes) {
+        Ok(free_bytes) => free_bytes,
+        Err(Failure(error)) => {
+            let (_, body) = error.answer();
+            warn!(code = body.code, why = body.message, "not ready");
+            return Ok((StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response());
+        }
+    };
+    let inner = service.0.clone();
     let ready = service
         .read(move |answers| {
             let (entries, root) = answers.head()?;
-            let sqlite = sqlite_version().to_owned();
-            Ok(Ready { ready: true, network, entries, root: root.to_string(), sqlite })
+            Ok(Ready {
+                ready: true,
+                network: inner.network.to_string(),
+                entries,
+                root: root.to_string(),
+                sqlite: sqlite_version().to_owned(),
+                published: inner.log_folder.as_deref().and_then(|log| log_files::head(log, (inner.clock)())),
+                free_bytes,
+                min_free_bytes: inner.space.as_ref().map(SpaceMark::least),
+            })
         })
         .await?;
     Ok(ready.into_response())

@@ -32,6 +32,7 @@ struct Scene {
     /// Where receipts stand in their session.
     seq: u64,
     witnesses: Vec<KnownWitness>,
+    quorum: usize,
 }
 
 impl Scene {
@@ -43,7 +44,7 @@ impl Scene {
         let mut store = Store::open(&path, &network.name, network.keys()).unwrap();
         store.declare_keys(&key(40), network::START).unwrap();
         network.prepare(&mut store);
-        Self { folder, network, store, seq: 0, witnesses: Vec::new() }
+        Self { folder, network, store, seq: 0, witnesses: Vec::new(), quorum: 0 }
     }
 
     fn files(&self) -> LogFiles {
@@ -54,6 +55,7 @@ impl Scene {
             folder: self.path("log"),
             key: key(41),
             witnesses: self.witnesses.clone(),
+            quorum: self.quorum,
         }
     }
 
@@ -247,4 +249,51 @@ fn witnesses_cosign_and_one_that_is_away_is_asked_again() {
     let bytes = fs::read(scene.path("log/checkpoint")).unwrap();
     let (head, quorum) = policy.verify(&bytes).unwrap();
     assert_eq!((head.checkpoint().size, quorum.cosigned.len()), (scene.check().size, 1));
+}
+
+#[test]
+fn below_the_quorum_readers_keep_the_head_before() {
+    let mut scene = Scene::new();
+    let log = log_verifier(&origin(), key(41).public());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let seen = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let known: Vec<KnownWitness> = (0..2u8)
+        .map(|number| {
+            let folder = seen[usize::from(number)].path().to_owned();
+            let name = format!("w{number}.example").parse().unwrap();
+            let witness = Witness::new(name, key(50 + number), [log.clone()], folder);
+            let key = witness.cosigner();
+            let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+            let url = format!("http://{}", listener.local_addr().unwrap());
+            runtime.spawn(service::serve(
+                listener,
+                witness,
+                Arc::new(|| network::START),
+                std::future::pending(),
+            ));
+            KnownWitness { url, key }
+        })
+        .collect();
+    (scene.witnesses, scene.quorum) = (known.clone(), 2);
+    let first = scene.publisher().publish().unwrap();
+    assert_eq!(first.witnesses, ["w0.example", "w1.example"]);
+    let shown = fs::read(scene.path("log/checkpoint")).unwrap();
+
+    // One is away, the log grows past a tile: readers keep the old head, and everything under it.
+    scene.witnesses[1].url = "http://127.0.0.1:1".into();
+    let mut publisher = scene.publisher();
+    for _ in 0..2 {
+        scene.grow(150);
+        let error = publisher.publish().unwrap_err().to_string();
+        assert!(error.contains("1 of the 2 cosignatures"), "{error}");
+        assert_eq!(fs::read(scene.path("log/checkpoint")).unwrap(), shown);
+        assert_eq!(scene.check().size, first.size);
+    }
+    // With two out of three it goes on without the one that is away.
+    let third = CosignerKey::new("w2.example".parse().unwrap(), key(52).public());
+    let away = KnownWitness { url: "http://127.0.0.1:1".into(), key: third };
+    scene.witnesses = vec![known[0].clone(), away, known[1].clone()];
+    let published = scene.publisher().publish().unwrap();
+    assert_eq!(published.witnesses, ["w0.example", "w1.example"]);
+    assert_eq!((scene.check().size, published.size), (first.size + 300, first.size + 300));
 }

@@ -881,6 +881,7 @@ fn a_log_by_the_store_is_in_order_for_the_audit() {
         folder: folder.path().join("log"),
         key: secret(LOG_SEED),
         witnesses: Vec::new(),
+        quorum: 0,
     };
     kvasir_ledger::publish::Publisher::open(files).unwrap().publish().unwrap();
     let source = kvasir_ledger::log::FolderSource(folder.path().join("log"));

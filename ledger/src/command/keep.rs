@@ -22,6 +22,7 @@ use crate::log::log_verifier;
 use crate::plain_text::LineWriter;
 use crate::publish::Publisher;
 use crate::server::{Beside, ServeLimits, listen, serve_beside, system_clock};
+use crate::space::{SpaceMark, free_space};
 use crate::store::{Keys, Store, sqlite_version};
 
 const STORE: &str = "ledger.db";
@@ -65,6 +66,9 @@ pub(super) struct Serve {
     /// Largest size of the database file in bytes; what would go beyond it is refused, nothing is damaged
     #[arg(long, env = "KVASIR_LEDGER_MAX_STORE_BYTES", value_name = "N")]
     max_store_bytes: Option<u64>,
+    /// Bytes that stay free on the disk of the database [default: 256 MiB]; with fewer, notes are refused. 0: never
+    #[arg(long, env = "KVASIR_LEDGER_MIN_FREE_BYTES", value_name = "N")]
+    min_free_bytes: Option<u64>,
     /// Folder of probe records to serve under /probes, as `kvasir run --probes` writes them; anybody may read them
     #[arg(long, env = "KVASIR_LEDGER_PROBES", value_name = "FOLDER")]
     probes: Option<PathBuf>,
@@ -233,6 +237,11 @@ impl Serve {
         if let Err(error) = store.check_writable() {
             tracing::error!("not ready, only questions are answered: {error}");
         }
+        let least = self.min_free_bytes.unwrap_or(settings.min_free_bytes);
+        let space = (least > 0).then(|| SpaceMark::new(&settings.store, least, free_space()));
+        if let Some(Err(low)) = space.as_ref().map(SpaceMark::check) {
+            tracing::error!("not ready, only questions are answered: {low}");
+        }
         tracing::info!(store = %settings.store.display(), sqlite = sqlite_version(), "opened");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(async {
@@ -242,7 +251,7 @@ impl Serve {
             let (listener, address) =
                 listen(wanted).await.with_context(|| format!("cannot listen on {wanted}; is it taken?"))?;
             report(json, &json!({ "listening": address.to_string() }), &format!("listening on {address}"))?;
-            let (limits, beside) = (ServeLimits::default(), Beside { log, probes: self.probes });
+            let (limits, beside) = (ServeLimits::default(), Beside { log, probes: self.probes, space });
             serve_beside(limits, listener, store, settings.network, system_clock(), beside, stop).await?;
             Ok(())
         })

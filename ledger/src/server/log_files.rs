@@ -4,8 +4,13 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
+use kvasir_wire::note::Note;
+
 use super::Service;
-use crate::log::{CHECKPOINT_PATH, FolderSource, LogSource as _, MAX_BUNDLE_BYTES, MAX_CHECKPOINT_BYTES};
+use crate::api::PublishedHead;
+use crate::log::{
+    CHECKPOINT_PATH, Checkpoint, FolderSource, LogSource as _, MAX_BUNDLE_BYTES, MAX_CHECKPOINT_BYTES,
+};
 
 /// Longest path below `tile/`: the largest number has seven groups, and a width follows.
 const MAX_TILE_PATH: usize = 64;
@@ -42,6 +47,15 @@ pub(super) async fn tile(State(service): State<Service>, Path(rest): Path<String
         Some(bytes) => (headers, bytes).into_response(),
         None => StatusCode::NOT_FOUND.into_response(),
     }
+}
+
+/// The published head that lies in `folder`; none where there is none, or one that cannot be read. `now` in Unix seconds.
+pub(super) fn head(folder: &std::path::Path, now: u64) -> Option<PublishedHead> {
+    let bytes = FolderSource(folder.to_owned()).read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES).ok()??;
+    let head = Checkpoint::parse(Note::parse(&bytes).ok()?.text()).ok()?;
+    let placed = std::fs::metadata(folder.join(CHECKPOINT_PATH)).ok()?.modified().ok()?;
+    let at = placed.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs();
+    Some(PublishedHead { size: head.size, at, age_seconds: now.saturating_sub(at) })
 }
 
 async fn read(service: Service, path: String, limit: usize) -> Option<Vec<u8>> {

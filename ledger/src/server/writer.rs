@@ -10,6 +10,7 @@ use tracing::{error, info};
 use super::{Clock, MAX_WAITING_WRITES, SWEEP_EVERY};
 use crate::api::Accepted;
 use crate::refusal::LedgerError;
+use crate::space::SpaceMark;
 use crate::store::{Incoming, MAX_GROUP, Store};
 
 /// Name of the thread.
@@ -31,11 +32,15 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(store: Store, clock: Clock) -> std::io::Result<(Self, JoinHandle<()>)> {
+    pub(super) fn start(
+        store: Store,
+        clock: Clock,
+        space: Option<SpaceMark>,
+    ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (jobs, queue) = sync_channel(MAX_WAITING_WRITES);
         // Its name is how the crash suite finds the thread that it injects faults into.
         let thread = std::thread::Builder::new().name(WRITER.to_owned());
-        let thread = thread.spawn(move || run(store, &queue, &clock))?;
+        let thread = thread.spawn(move || run(store, &queue, &clock, space.as_ref()))?;
         Ok((Self { jobs }, thread))
     }
 
@@ -73,7 +78,7 @@ impl Writer {
     }
 }
 
-fn run(mut store: Store, queue: &Receiver<Job>, clock: &Clock) {
+fn run(mut store: Store, queue: &Receiver<Job>, clock: &Clock, space: Option<&SpaceMark>) {
     let mut next_sweep = Instant::now();
     // What was taken from the queue and is no note, so that it ended a group.
     let mut held: Option<Job> = None;
@@ -90,7 +95,12 @@ fn run(mut store: Store, queue: &Receiver<Job>, clock: &Clock) {
             Ok(Job::Note(note, answer)) => {
                 let (notes, answers, next) = gather(*note, answer, queue);
                 held = next;
-                let stored = store.accept_group(notes, clock());
+                // Asked before anything is written, also for notes that may be there already. What posts pending credit goes on:
+                // that is what the space is kept for.
+                let stored = match space.and_then(|space| space.check().err()) {
+                    None => store.accept_group(notes, clock()),
+                    Some(low) => notes.iter().map(|_| Err(low.clone().into())).collect(),
+                };
                 for (answer, stored) in answers.into_iter().zip(stored) {
                     // The caller may have hung up; the note is stored all the same.
                     let _ = answer.send(stored);

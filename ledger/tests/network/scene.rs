@@ -188,6 +188,7 @@ pub fn publisher(folder: &Path) -> Publisher {
             KnownWitness { url: format!("http://{}", told.recv().unwrap()), key: known },
             KnownWitness { url: "http://127.0.0.1:1".to_owned(), key: away },
         ],
+        quorum: 0,
     })
     .unwrap()
 }
