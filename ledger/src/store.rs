@@ -145,14 +145,7 @@ impl Store {
     /// Bounds the file's size: what would make it larger is refused like a full disk, and nothing is damaged. A size
     /// below the present one stops all growth.
     pub fn limit_size(&mut self, bytes: u64) -> Result<(), LedgerError> {
-        let failed = at(&self.path);
-        let page: i64 =
-            self.connection.query_row("PRAGMA page_size", [], |row| row.get(0)).map_err(&failed)?;
-        let pages = (signed(bytes) / page.max(1)).clamp(1, i64::from(u32::MAX - 1));
-        self.connection
-            .query_row(&format!("PRAGMA max_page_count = {pages}"), [], |row| row.get::<_, i64>(0))
-            .map(|_| ())
-            .map_err(&failed)
+        file::limit_size(&self.connection, signed(bytes)).map_err(at(&self.path))
     }
 
     /// Whether a note could be stored now. Nothing is changed; after a failed write one page is written anew, to see
@@ -161,14 +154,11 @@ impl Store {
         let failed = at(&self.path);
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&failed)?;
-        transaction.pragma_update(None, "user_version", file::LAYOUT).map_err(&failed)?;
+        file::write_layout(&transaction).map_err(&failed)?;
         if !self.write_failed {
             return Ok(());
         }
-        let number = |pragma: &str| -> Result<i64, LedgerError> {
-            transaction.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).map_err(&failed)
-        };
-        if number("page_count")? >= number("max_page_count")? && number("freelist_count")? == 0 {
+        if file::is_at_its_limit(&transaction).map_err(&failed)? {
             let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
             return Err(failed(rusqlite::Error::SqliteFailure(
                 full,

@@ -1,4 +1,6 @@
 //! The file: making it, opening it, and refusing what is not this network's ledger. No entry is read or written here.
+//!
+//! What the store asks of SQLite as a file, and not as tables, is asked here and nowhere else: pragmas, the copy, triggers.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +16,7 @@ pub const OLDEST_SQLITE: i32 = 3_051_003;
 /// Marks the file as a ledger: "Kvas".
 const APPLICATION_ID: i32 = 0x4b76_6173;
 /// Layout of the tables; a change raises it.
-pub(super) const LAYOUT: i32 = 3;
+const LAYOUT: i32 = 3;
 /// How long a write waits for another process that holds the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -25,6 +27,7 @@ const PAGE_BYTES: i32 = 16 * 1024;
 const CHECKPOINT_PAGES: i32 = 4 * 1024;
 /// Memory for pages: what indexes by digest touch lies anywhere in them.
 const CACHE_KIB: i32 = 64 * 1024;
+
 /// Copies the whole database, as one transaction sees it, into the file whose name is the parameter.
 pub const COPY_INTO: &str = "VACUUM INTO ?";
 
@@ -177,6 +180,33 @@ pub(super) fn lay_out(connection: &Connection, network: &NetworkName) -> rusqlit
         "PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {LAYOUT};\nCOMMIT;"
     ));
     connection.execute_batch(&script)
+}
+
+/// Bounds the file's size in bytes. A size below the present one stops all growth.
+pub(super) fn limit_size(connection: &Connection, bytes: i64) -> rusqlite::Result<()> {
+    let pages = (bytes / number(connection, "page_size")?.max(1)).clamp(1, i64::from(u32::MAX - 1));
+    number(connection, &format!("max_page_count = {pages}")).map(|_| ())
+}
+
+/// Whether the file can take no page more within its bound.
+pub(super) fn is_at_its_limit(connection: &Connection) -> rusqlite::Result<bool> {
+    let full = number(connection, "page_count")? >= number(connection, "max_page_count")?;
+    Ok(full && number(connection, "freelist_count")? == 0)
+}
+
+/// Writes a page that is there already, unchanged: what a write costs, and nothing of what it does.
+pub(super) fn write_layout(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "user_version", LAYOUT)
+}
+
+/// The first thing that is wrong with the whole file, as SQLite says it.
+pub(super) fn damage(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    let found: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    Ok(Some(found).filter(|found| found != "ok"))
+}
+
+fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<i64> {
+    connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0))
 }
 
 /// The name of a file that SQLite keeps beside the database.

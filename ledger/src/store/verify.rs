@@ -210,8 +210,7 @@ fn claimed(row: &rusqlite::Row<'_>) -> rusqlite::Result<Claimed> {
 }
 
 fn check_file(file: &Connection) -> rusqlite::Result<Result<(), VerifyError>> {
-    let damage: String = file.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
-    Ok(if damage == "ok" { Ok(()) } else { Err(VerifyError::File(damage)) })
+    Ok(super::file::damage(file)?.map_or(Ok(()), |damage| Err(VerifyError::File(damage))))
 }
 
 /// All rows that a table derives from one entry.
