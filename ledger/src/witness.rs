@@ -2,8 +2,8 @@
 //! that extend every head that it cosigned before. What a log says is none of its business, nor is whether it is true.
 //!
 //! The check and the record are one step, and the record is on the disk before the cosignature leaves: a witness that is
-//! killed at any point never vouches for two histories. [`Witness`] is the decision, [`service`] the program around it,
-//! [`client`] what a log asks with.
+//! killed at any point never vouches for two histories. Nor do two processes: a [`Witness`] has its folder for itself as long
+//! as it lives. It is the decision, [`service`] the program around it, [`client`] what a log asks with.
 
 pub mod client;
 mod request;
@@ -11,7 +11,8 @@ mod request;
 pub mod service;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use kvasir_merkle::{ConsistencyProof, Hash};
@@ -27,7 +28,10 @@ pub use request::{AddCheckpoint, MAX_REQUEST_BYTES, RequestError};
 /// Content type of the answer that names the size a witness has.
 pub const SIZE_TYPE: &str = "text/x.tlog.size";
 
-/// A witness with its key, the logs that it knows and what it saw of them.
+/// File in a witness's folder that its process holds locked.
+const LOCK: &str = "lock";
+
+/// A witness with its key, the logs that it knows and what it saw of them. At most one lives for a folder.
 pub struct Witness {
     name: KeyName,
     key: SecretKey,
@@ -35,6 +39,8 @@ pub struct Witness {
     folder: PathBuf,
     /// Held from the check to the record.
     deciding: Mutex<()>,
+    /// Keeps other processes away; the system gives it back when this one ends, however that ends.
+    _lock: File,
 }
 
 /// Why a head is not cosigned.
@@ -63,6 +69,15 @@ pub enum WitnessError {
     /// The head does not extend the one cosigned last.
     #[error("the checkpoint does not extend the head that was cosigned last: {0}")]
     Inconsistent(String),
+    /// Another process has the folder.
+    #[error(
+        "{}: another process is this witness already; two could cosign two histories between one's reading and the other's writing",
+        .folder.display()
+    )]
+    InUse {
+        /// Which folder.
+        folder: PathBuf,
+    },
     /// What was seen cannot be read or written; nothing is cosigned.
     #[error("{path}: {source}")]
     State {
@@ -74,18 +89,23 @@ pub enum WitnessError {
 }
 
 impl Witness {
-    /// A witness named `name` that keeps what it saw in `folder`, which exists.
-    pub fn new(
+    /// A witness named `name` that keeps what it saw in `folder`, which exists, and which no other process may use until this
+    /// value is dropped.
+    ///
+    /// # Errors
+    /// [`WitnessError::InUse`], and [`WitnessError::State`] where the folder cannot be locked.
+    pub fn open(
         name: KeyName,
         key: SecretKey,
         logs: impl IntoIterator<Item = Verifier>,
         folder: PathBuf,
-    ) -> Self {
+    ) -> Result<Self, WitnessError> {
         let mut known: HashMap<KeyName, Vec<Verifier>> = HashMap::new();
         for log in logs {
             known.entry(log.name().clone()).or_default().push(log);
         }
-        Self { name, key, logs: known, folder, deciding: Mutex::new(()) }
+        let lock = lock(&folder)?;
+        Ok(Self { name, key, logs: known, folder, deciding: Mutex::new(()), _lock: lock })
     }
 
     /// Its public key under its name, as policies write it.
@@ -174,6 +194,18 @@ impl Witness {
 
     fn path(&self, origin: &KeyName) -> PathBuf {
         self.folder.join(format!("{}.checkpoint", Hash(sha256(&[origin.as_str().as_bytes()]))))
+    }
+}
+
+/// Locks a witness's folder.
+fn lock(folder: &Path) -> Result<File, WitnessError> {
+    let path = folder.join(LOCK);
+    // It is never removed: whoever opened it before would hold a lock that nobody else sees.
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    match file.map(|file| file.try_lock().map(|()| file)) {
+        Ok(Ok(file)) => Ok(file),
+        Ok(Err(TryLockError::WouldBlock)) => Err(WitnessError::InUse { folder: folder.to_owned() }),
+        Ok(Err(TryLockError::Error(source))) | Err(source) => Err(WitnessError::State { path, source }),
     }
 }
 

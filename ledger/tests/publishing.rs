@@ -4,7 +4,7 @@
 mod network;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvasir_ledger::head::HeadFile;
@@ -225,9 +225,9 @@ fn witnesses_cosign_and_one_that_is_away_is_asked_again() {
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
     let seen = tempfile::tempdir().unwrap();
-    let witness =
-        |folder: &Path| Witness::new("w.example".parse().unwrap(), key(50), [log.clone()], folder.to_owned());
-    let known = witness(seen.path()).cosigner();
+    let name = "w.example".parse().unwrap();
+    let witness = Witness::open(name, key(50), [log.clone()], seen.path().to_owned()).unwrap();
+    let known = witness.cosigner();
     let away = CosignerKey::new("away.example".parse().unwrap(), key(51).public());
     scene.witnesses = vec![
         KnownWitness { url: format!("http://{address}"), key: known.clone() },
@@ -236,12 +236,7 @@ fn witnesses_cosign_and_one_that_is_away_is_asked_again() {
     ];
     let mut publisher = scene.publisher();
     // Accepted only once it is served: the listener's queue holds the question until then.
-    runtime.spawn(service::serve(
-        listener,
-        witness(seen.path()),
-        Arc::new(|| network::START),
-        std::future::pending(),
-    ));
+    runtime.spawn(service::serve(listener, witness, Arc::new(|| network::START), std::future::pending()));
     assert_eq!(publisher.publish().unwrap().witnesses, ["w.example"]);
     scene.grow(5);
     assert_eq!(publisher.publish().unwrap().witnesses, ["w.example"]);

@@ -1,11 +1,13 @@
 //! A witness in dialogue with logs that are honest, forgetful or dishonest.
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use kvasir_ledger::log::*;
-use kvasir_ledger::witness::{AddCheckpoint, MAX_REQUEST_BYTES, Witness, client, service};
+use kvasir_ledger::witness::{AddCheckpoint, MAX_REQUEST_BYTES, Witness, WitnessError, client, service};
 use kvasir_merkle::{EMPTY_ROOT, Hash, Tree, leaf_hash};
 use kvasir_wire::id::sha256;
 use kvasir_wire::key::SecretKey;
@@ -40,7 +42,11 @@ fn request(old: u64, tree: &Tree) -> AddCheckpoint {
 
 fn witness(folder: &Path) -> Witness {
     let log = log_verifier(&origin(), key(1).public());
-    Witness::new("w.example".parse().unwrap(), key(9), [log], folder.to_owned())
+    Witness::open("w.example".parse().unwrap(), key(9), [log], folder.to_owned()).unwrap()
+}
+
+fn cosigner() -> CosignerKey {
+    CosignerKey::new("w.example".parse().unwrap(), key(9).public())
 }
 
 /// A witness over HTTP, for as long as this value lives.
@@ -105,7 +111,7 @@ fn a_dialogue_in_the_codes_of_the_specification() {
         ("back to the shorter one", request(5, &five).to_string().into(), 409),
         ("the same, proven from a size of the past", request(4, &nine).to_string().into(), 409),
     ];
-    let cosigner = witness(folder.path()).cosigner();
+    let cosigner = cosigner();
     for (what, body, status) in steps {
         let text = String::from_utf8_lossy(&body).into_owned();
         let (found, kind, answer) = post(&served.url, body);
@@ -139,7 +145,8 @@ fn a_forged_line_beside_a_good_one_is_not_remembered() {
     assert_eq!(seen.note().signatures().len(), 1);
     let told = witness.cosigned(&Hash(sha256(&[b"log.example"])), NOW).unwrap().unwrap();
     let note = kvasir_wire::note::Note::parse(told.as_bytes()).unwrap();
-    assert!(witness.cosigner().verify(&note).unwrap().is_some());
+    assert_eq!(witness.cosigner(), cosigner());
+    assert!(cosigner().verify(&note).unwrap().is_some());
 }
 
 #[test]
@@ -153,7 +160,8 @@ fn what_was_recorded_before_a_crash_holds_after_it() {
     assert!(again.add_checkpoint(request(5, &other).to_string().as_bytes(), NOW).is_err());
     again.add_checkpoint(request(5, &five).to_string().as_bytes(), NOW).unwrap();
     // A damaged record is never taken for none.
-    let record = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+    let mut files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let record = files.find(|path| path.extension().is_some_and(|ending| ending == "checkpoint")).unwrap();
     let text = std::fs::read_to_string(&record).unwrap();
     for damaged in [text.replacen("\n5\n", "\n6\n", 1), String::new()] {
         std::fs::write(&record, damaged).unwrap();
@@ -178,6 +186,53 @@ fn of_two_histories_that_race_one_is_cosigned() {
     assert_eq!(cosigned, 1);
 }
 
+#[test]
+fn a_folder_has_one_witness_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || {
+        let log = log_verifier(&origin(), key(1).public());
+        Witness::open("w.example".parse().unwrap(), key(9), [log], folder.path().to_owned())
+    };
+    let first = open().unwrap();
+    let Err(error) = open() else { panic!("two witnesses on one folder") };
+    assert!(matches!(&error, WitnessError::InUse { folder: named } if named == folder.path()), "{error}");
+    drop(first);
+    open().unwrap();
+}
+
+#[test]
+fn of_two_processes_on_one_folder_the_second_is_refused_until_the_first_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir-ledger"));
+        command.current_dir(&folder).arg("witness").args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    assert!(program(&["init", "w", "--name", "w.example"]).status().unwrap().success());
+    let serve = || program(&["serve", "w", "--listen", "127.0.0.1:0"]);
+    let mut first = serve().spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(first.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("listening on "), "{line}");
+
+    let second = serve().output().unwrap();
+    let complaint = String::from_utf8(second.stderr).unwrap();
+    assert_eq!((second.status.code(), second.stdout.len()), (Some(1), 0), "{complaint}");
+    assert!(complaint.contains("w/seen: another process is this witness already"), "{complaint}");
+    // Its public key can be asked for all the while.
+    assert!(program(&["show", "w"]).status().unwrap().success());
+
+    // SIGKILL: nothing gives the folder back but the system.
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let mut third = serve().spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(third.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("listening on "), "{line}");
+    third.kill().unwrap();
+    third.wait().unwrap();
+}
+
 /// Gives the tiles of a tree that is small enough for one tile.
 struct OneTile(Tree);
 
@@ -192,7 +247,7 @@ impl LogSource for OneTile {
 fn a_log_that_forgot_what_its_witness_saw_asks_again() {
     let folder = tempfile::tempdir().unwrap();
     let served = serve(folder.path());
-    let cosigner = witness(folder.path()).cosigner();
+    let cosigner = cosigner();
     let ask = |leaves, old| {
         let tree = tree(leaves, "a");
         let head = head(leaves, tree.root(), 1);

@@ -15,6 +15,7 @@ use super::keep::{start_logging, stop_signal};
 use super::report;
 use crate::config::{read_secret, write_secret};
 use crate::files::{Existing, Readers, read_regular_text, write_whole};
+use crate::log::CosignerKey;
 use crate::server::{listen, system_clock};
 use crate::witness::{Witness, service};
 
@@ -54,7 +55,8 @@ enum Verb {
         logs: Vec<String>,
     },
     /// Serve until SIGTERM or Ctrl-C
-    #[command(after_help = "Example:\n  kvasir-ledger witness serve w --listen 127.0.0.1:0 --json")]
+    #[command(after_help = "Example:\n  kvasir-ledger witness serve w --listen 127.0.0.1:0 --json\n\n\
+                            One process serves a folder at a time; a second one is refused.")]
     Serve {
         /// The witness's folder
         folder: PathBuf,
@@ -86,7 +88,7 @@ impl WitnessCommand {
     pub(super) fn run(self, json: bool) -> Result<()> {
         match self.command {
             Verb::Init { folder, name, logs } => init(&folder, &name, logs, json),
-            Verb::Show { folder } => show(&open(&folder)?.0, json),
+            Verb::Show { folder } => show(&read(&folder)?, json),
             Verb::Serve { folder, listen } => serve_until_told(&folder, listen, json),
         }
     }
@@ -110,23 +112,24 @@ fn init(folder: &Path, name: &KeyName, logs: Vec<String>, json: bool) -> Result<
     // The settings come last: where this stops before them, running it again finishes it.
     write_whole(&settings, text.as_bytes(), Existing::Keep, Readers::Anyone)
         .with_context(|| format!("{}: cannot be written", settings.display()))?;
-    show(&open(folder)?.0, json)
+    show(&read(folder)?, json)
 }
 
-fn show(witness: &Witness, json: bool) -> Result<()> {
-    let key = witness.cosigner();
+fn show(Parts { name, key, .. }: &Parts, json: bool) -> Result<()> {
+    let key = CosignerKey::new(name.clone(), key.public());
     let object = json!({ "name": key.name().to_string(), "vkey": key.to_string() });
     report(json, &object, &format!("witness {} {key}", key.name()))
 }
 
 fn serve_until_told(folder: &Path, address: Option<SocketAddr>, json: bool) -> Result<()> {
     start_logging()?;
-    let (witness, settings) = open(folder)?;
-    if settings.logs.is_empty() {
+    let Parts { name, key, logs, listen: listed, seen } = read(folder)?;
+    if logs.is_empty() {
         tracing::warn!("no logs in {SETTINGS}: every head will be refused");
     }
+    let witness = Witness::open(name, key, logs, seen)?;
     let default: SocketAddr = DEFAULT_LISTEN.parse().context("the default address")?;
-    let wanted = address.or(settings.listen).unwrap_or(default);
+    let wanted = address.or(listed).unwrap_or(default);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stop = stop_signal()?;
@@ -138,7 +141,17 @@ fn serve_until_told(folder: &Path, address: Option<SocketAddr>, json: bool) -> R
     })
 }
 
-fn open(folder: &Path) -> Result<(Witness, Settings)> {
+/// What a witness's folder holds.
+struct Parts {
+    name: KeyName,
+    key: SecretKey,
+    logs: Vec<Verifier>,
+    listen: Option<SocketAddr>,
+    /// Where it keeps what it saw.
+    seen: PathBuf,
+}
+
+fn read(folder: &Path) -> Result<Parts> {
     let path = folder.join(SETTINGS);
     let text = read_regular_text(&path, MAX_SETTINGS_BYTES).with_context(|| {
         format!("{}: cannot be read; `kvasir-ledger witness init` makes one", path.display())
@@ -156,7 +169,7 @@ fn open(folder: &Path) -> Result<(Witness, Settings)> {
         );
     }
     let key = read_secret(&folder.join(KEY))?;
-    Ok((Witness::new(name, key, verifiers(&settings.logs)?, seen), settings))
+    Ok(Parts { name, key, logs: verifiers(&settings.logs)?, listen: settings.listen, seen })
 }
 
 fn verifiers(logs: &[String]) -> Result<Vec<Verifier>> {

@@ -77,7 +77,7 @@ fn refusal(error: &WitnessError) -> Response {
                 .into_response();
         }
         WitnessError::Inconsistent(_) => StatusCode::UNPROCESSABLE_ENTITY,
-        WitnessError::State { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        WitnessError::State { .. } | WitnessError::InUse { .. } => StatusCode::INTERNAL_SERVER_ERROR,
     };
     warn!(%status, %error, "not cosigned");
     (status, [(header::CONTENT_TYPE, TEXT)], format!("{error}\n")).into_response()

@@ -166,7 +166,7 @@ pub fn publisher(folder: &Path) -> Publisher {
     let log = log_verifier(&origin, key(90).public());
     let seen = folder.join("seen");
     std::fs::create_dir(&seen).unwrap();
-    let witness = Witness::new("witness.example/first".parse().unwrap(), key(91), [log], seen);
+    let witness = Witness::open("witness.example/first".parse().unwrap(), key(91), [log], seen).unwrap();
     let known = witness.cosigner();
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
