@@ -1,5 +1,6 @@
 //! The commands of `kvasir-ledger`. With `--json` each prints one JSON object on standard output, all else goes to
-//! standard error. Exit code 0: done; 1: failed or refused; 2: wrong usage.
+//! standard error. Exit code 0: done; 1: failed, refused, or found wrong; 2: wrong usage; 3: no verdict. Of the commands that judge
+//! something (`audit`, `verify`, `check-proof`, `convict`) 1 is an accusation: it means that what was read is wrong, and nothing else.
 
 mod ask;
 mod audit;
@@ -20,12 +21,21 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{CommandFactory, Parser, Subcommand};
 use serde::Serialize;
+use serde_json::json;
+use thiserror::Error;
 
 use crate::plain_text::printable;
 
 /// Receipts, credit and settlements of a Kvasir network.
 #[derive(Debug, Parser)]
-#[command(name = "kvasir-ledger", version, propagate_version = true, max_term_width = 110)]
+#[command(
+    name = "kvasir-ledger",
+    version,
+    propagate_version = true,
+    max_term_width = 110,
+    after_help = "Exit codes: 0 done; 1 failed, refused, or found wrong; 2 wrong usage; 3 no verdict: what `audit`, `verify`, `check-proof`\n\
+                  or `convict` was to judge could not be read."
+)]
 struct CommandLine {
     #[command(subcommand)]
     command: Command,
@@ -85,6 +95,16 @@ enum Command {
     },
 }
 
+/// Nothing is known about what was to be judged, since something that is needed for it could not be read or written.
+#[derive(Debug, Error)]
+#[error("no verdict")]
+struct NoVerdict;
+
+impl NoVerdict {
+    /// Exit code, apart from that of a fault that was found.
+    const EXIT_CODE: u8 = 3;
+}
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let CommandLine { command, json } = CommandLine::parse();
@@ -129,7 +149,15 @@ pub fn main() -> ExitCode {
             let text = format!("kvasir-ledger: {error:#}");
             // Where nobody can hear it the exit code says it.
             let _ = writeln!(std::io::stderr(), "{}", printable(&text));
-            ExitCode::FAILURE
+            if !error.is::<NoVerdict>() {
+                return ExitCode::FAILURE;
+            }
+            if json {
+                let reason: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
+                // Neither true nor false.
+                let _ = report(true, &json!({ "ok": null, "reason": reason.join(": ") }), "");
+            }
+            ExitCode::from(NoVerdict::EXIT_CODE)
         }
     }
 }
@@ -147,9 +175,9 @@ fn print(bytes: &[u8]) -> Result<()> {
     out.write_all(bytes).and_then(|()| out.flush()).context("standard output cannot be written")
 }
 
+/// Whether standard output has no reader. A broken connection to a log's server is none of this: it comes with a type of its own.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let kind =
-        error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind));
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     kind == Some(std::io::ErrorKind::BrokenPipe)
 }
 
@@ -160,6 +188,16 @@ fn unix_now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_reader_of_ours_that_left_is_no_failure() {
+        let broken = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        assert!(is_broken_pipe(&anyhow::Error::from(broken())));
+        assert!(is_broken_pipe(&anyhow::Error::from(broken()).context("standard output").context(NoVerdict)));
+        // A log's server that hangs up must never make an audit end with 0.
+        let file = crate::log::SourceError::File { place: "checkpoint".into(), source: broken() };
+        assert!(!is_broken_pipe(&crate::audit::AuditError::from(file).into()));
+    }
 
     #[test]
     fn the_command_line_is_well_formed_and_every_command_has_an_example() {

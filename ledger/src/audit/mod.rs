@@ -161,6 +161,19 @@ impl AuditError {
             _ => None,
         }
     }
+
+    /// Whether this says something about the log. Otherwise nothing is known of it: it could not be read, and no signed head
+    /// was there that it would fall short of. A file that a signed head demands and that a source which answers has not is
+    /// the log's own fault, and so is one that is longer than any such file can be.
+    pub fn is_fault(&self) -> bool {
+        !matches!(
+            self,
+            AuditError::NoLog
+                | AuditError::Source(
+                    SourceError::Address(_) | SourceError::File { .. } | SourceError::Http { .. }
+                )
+        )
+    }
 }
 
 /// Audits the log in `source`. `progress` is told how many entries of how many are done.

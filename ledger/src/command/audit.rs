@@ -11,7 +11,7 @@ use kvasir_wire::money::NanoKvr;
 use kvasir_wire::note::Verifier;
 use serde_json::json;
 
-use super::{check::Progress, report, unix_now};
+use super::{NoVerdict, check::Progress, report, unix_now};
 use crate::audit::{AuditError, AuditOptions, AuditReport, audit};
 use crate::files::{Existing, Readers, read_regular, read_regular_text, write_whole};
 use crate::log::{Checkpoint, MAX_CHECKPOINT_BYTES, MAX_POLICY_BYTES, Policy, source_at};
@@ -21,7 +21,9 @@ use crate::log::{Checkpoint, MAX_CHECKPOINT_BYTES, MAX_POLICY_BYTES, Policy, sou
 #[command(
     after_help = "Examples:\n  kvasir-ledger audit https://ledger.example --log-key \"$(cat log.vkey)\"\n  \
                         kvasir-ledger audit /srv/mirror/log --policy policy.txt --state audited.checkpoint --json\n\n\
-                        Exits with 0 where everything is as it says, with 1 where it is not, naming the first bad entry and why.\n\
+                        Exits with 0 where everything is as it says, with 1 where it is not, naming the first bad entry and why, and with 3\n\
+                        where the log could not be read, so that nothing is known about it. A file that the log's signed head demands and\n\
+                        that is missing where the log answers is a fault of the log.\n\
                         With --state the head that was found in order is remembered, and the next audit demands that the log\n\
                         extends it: only so a rolled back or forked log is seen, unless a policy asks for witnesses."
 )]
@@ -74,6 +76,33 @@ impl LogTrust {
 
 impl AuditLog {
     pub(super) fn run(self, json: bool) -> Result<()> {
+        let began = Instant::now();
+        let (audited, remembered) = match self.audit() {
+            Ok(audited) => audited,
+            Err(error) => {
+                // Whatever else went wrong on the way accuses nobody.
+                let Some(fault) = error.downcast_ref::<AuditError>().filter(|error| error.is_fault()) else {
+                    return Err(error.context(NoVerdict));
+                };
+                if json {
+                    let object =
+                        json!({ "ok": false, "first_bad_index": fault.index(), "reason": fault.to_string() });
+                    report(true, &object, "")?;
+                }
+                return Err(match fault {
+                    AuditError::Entry { .. } => anyhow!("the log is wrong: {fault}"),
+                    _ => error,
+                });
+            }
+        };
+        let mut object = serde_json::to_value(&audited)?;
+        object["ok"] = json!(true);
+        object["remembered"] = json!(remembered.map(|head| head.size));
+        report(json, &object, &sentence(&audited, began.elapsed())).context(NoVerdict)
+    }
+
+    /// Audits, and remembers a head that is in order. Gives the one that was remembered before, too.
+    fn audit(self) -> Result<(AuditReport, Option<Checkpoint>)> {
         let source = source_at(&self.log)?;
         let threads = match self.threads {
             Some(threads) => threads,
@@ -86,32 +115,15 @@ impl AuditLog {
             now: self.at.unwrap_or_else(unix_now),
             threads,
         };
-        let (began, mut progress) = (Instant::now(), Progress::new());
+        let mut progress = Progress::new();
         let verdict = audit(source.as_ref(), &options, &mut |done, all| progress.show(done, all));
         progress.clear();
-        match verdict {
-            Ok(audited) => {
-                if let Some(path) = &self.state {
-                    write_whole(path, audited.checkpoint.as_bytes(), Existing::Replace, Readers::Anyone)
-                        .with_context(|| format!("{}: cannot be written", path.display()))?;
-                }
-                let mut object = serde_json::to_value(&audited)?;
-                object["ok"] = json!(true);
-                object["remembered"] = json!(options.remembered.as_ref().map(|head| head.size));
-                report(json, &object, &sentence(&audited, began.elapsed()))
-            }
-            Err(error) => {
-                if json {
-                    let object =
-                        json!({ "ok": false, "first_bad_index": error.index(), "reason": error.to_string() });
-                    report(true, &object, "")?;
-                }
-                Err(match error {
-                    AuditError::Entry { .. } => anyhow!("the log is wrong: {error}"),
-                    error => error.into(),
-                })
-            }
+        let audited = verdict?;
+        if let Some(path) = &self.state {
+            write_whole(path, audited.checkpoint.as_bytes(), Existing::Replace, Readers::Anyone)
+                .with_context(|| format!("{}: cannot be written", path.display()))?;
         }
+        Ok((audited, options.remembered))
     }
 }
 

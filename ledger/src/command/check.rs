@@ -3,12 +3,12 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use kvasir_wire::money::NanoKvr;
 use serde_json::json;
 
-use super::report;
+use super::{NoVerdict, report};
 use crate::config::ConfigFlags;
 use crate::store::{Store, VerifyError, open_for_reading};
 
@@ -18,8 +18,8 @@ const QUIET: Duration = Duration::from_secs(2);
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  kvasir-ledger verify --config /var/lib/kvasir-ledger/ledger.toml --json\n\n\
-                        Exits with 1 and names the first bad index where anything is wrong. Keep `entries` and `root` \
-                        elsewhere:\nonly they show later that nothing was cut off at the end."
+                        Exits with 1 and names the first bad index where anything is wrong, with 3 where there is no ledger to \
+                        read. Keep\n`entries` and `root` elsewhere: only they show later that nothing was cut off at the end."
 )]
 pub(super) struct Verify {
     #[command(flatten)]
@@ -28,8 +28,8 @@ pub(super) struct Verify {
 
 impl Verify {
     pub(super) fn run(self, json: bool) -> Result<()> {
-        let settings = self.config.settings()?;
-        let connection = open_for_reading(&settings.store, &settings.network)?;
+        let settings = self.config.settings().context(NoVerdict)?;
+        let connection = open_for_reading(&settings.store, &settings.network).context(NoVerdict)?;
         let mut progress = Progress::new();
         let verdict = Store::verify(
             &connection,
@@ -55,7 +55,7 @@ impl Verify {
                     let amount = NanoKvr::new(balance.nanokvr);
                     sentence.push_str(&format!("{:<8} {}  {amount} nanoKVR\n", balance.kind, balance.owner));
                 }
-                report(json, &object, &sentence)
+                report(json, &object, &sentence).context(NoVerdict)
             }
             Err(error) => {
                 let index = match &error {

@@ -12,7 +12,7 @@ use kvasir_wire::receipt::{Receipt, ReceiptKeys};
 use serde_json::json;
 
 use super::audit::LogTrust;
-use super::{print, report};
+use super::{NoVerdict, print, report};
 use crate::evidence::{Evidence, LogFraud, MAX_EVIDENCE_BYTES, ReceiptFraud, TwoLeaves, WorkFraud};
 use crate::files::{Existing, Readers, read_regular, write_whole};
 use crate::log::{
@@ -52,7 +52,8 @@ pub(super) struct Prove {
 
 /// Verify a proof file, offline
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  kvasir-ledger check-proof entry-731.tlog-proof --policy policy.txt")]
+#[command(after_help = "Example:\n  kvasir-ledger check-proof entry-731.tlog-proof --policy policy.txt\n\n\
+                        Exits with 0 where it proves the entry, with 1 where it does not, and with 3 where a file cannot be read.")]
 pub(super) struct CheckProof {
     /// The proof file
     file: PathBuf,
@@ -146,9 +147,9 @@ impl From<Parties> for ReceiptKeys {
 
 /// Verify a file of evidence, from the file alone
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example:\n  kvasir-ledger convict a.fraud\n\nExits with 0 where somebody is convicted, with 1 where nobody is, and where a result must be computed again first."
-)]
+#[command(after_help = "Example:\n  kvasir-ledger convict a.fraud\n\n\
+                        Exits with 0 where somebody is convicted, with 1 where nobody is, and where a result must be computed again first,\n\
+                        and with 3 where the file cannot be read.")]
 pub(super) struct Convict {
     /// The file that `fraud` wrote
     file: PathBuf,
@@ -206,12 +207,17 @@ impl Prove {
 
 impl CheckProof {
     pub(super) fn run(self, json: bool) -> Result<()> {
-        let file = ProofFile::parse(&read(&self.file, MAX_PROOF_FILE_BYTES)?)?;
+        let policy = self.trust.policy().context(NoVerdict)?;
+        let file = ProofFile::parse(&read(&self.file, MAX_PROOF_FILE_BYTES).context(NoVerdict)?)?;
         let entry = match &self.entry {
-            Some(path) => read(path, MAX_ENTRY_BYTES)?,
-            None => file.extra.clone().context("the file does not hold the entry: name it with --entry")?,
+            Some(path) => read(path, MAX_ENTRY_BYTES).context(NoVerdict)?,
+            None => file
+                .extra
+                .clone()
+                .context("the file does not hold the entry: name it with --entry")
+                .context(NoVerdict)?,
         };
-        let (signed, quorum) = file.verify(&entry, &self.trust.policy()?)?;
+        let (signed, quorum) = file.verify(&entry, &policy)?;
         let Checkpoint { origin, size, .. } = signed.checkpoint();
         let kind = Note::parse(&entry).map(|note| note.text().lines().next().unwrap_or_default().to_owned());
         let kind = kind.unwrap_or_else(|_| "no note".into());
@@ -225,7 +231,7 @@ impl CheckProof {
             file.index,
             String::from_utf8_lossy(&entry)
         );
-        report(json, &object, &sentence)
+        report(json, &object, &sentence).context(NoVerdict)
     }
 }
 
@@ -270,11 +276,11 @@ impl Fraud {
 
 impl Convict {
     pub(super) fn run(self, json: bool) -> Result<()> {
-        let evidence = Evidence::parse(&read(&self.file, MAX_EVIDENCE_BYTES)?)?;
+        let evidence = Evidence::parse(&read(&self.file, MAX_EVIDENCE_BYTES).context(NoVerdict)?)?;
         let proven = evidence.convict()?;
         let object = json!({ "convicted": proven.is_complete, "culprits": proven.culprits, "sentence": proven.sentence });
         let who = proven.culprits.join("\n");
-        report(json, &object, &format!("{}\nsigned by\n{who}", proven.sentence))?;
+        report(json, &object, &format!("{}\nsigned by\n{who}", proven.sentence)).context(NoVerdict)?;
         if proven.is_complete {
             Ok(())
         } else {
