@@ -182,6 +182,8 @@ fn books_that_differ_and_second_answers_end_the_session_and_both_are_told() {
     let host = Host::new(tiny());
     for (answers, code, words) in [
         (Answers::WrongRoot, RefusalCode::ReceiptDisputed, "work root"),
+        // A receipt is about the bytes that arrived, not about a copy of the worker's own.
+        (Answers::OtherCopy, RefusalCode::ReceiptDisputed, "work root"),
         // The hub, which counts, notices before the backbone does.
         (Answers::Twice, RefusalCode::ProtocolError, "no complete call was relayed"),
     ] {

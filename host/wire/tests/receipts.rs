@@ -194,6 +194,64 @@ fn single_signatures_are_checked_against_the_named_key() {
 }
 
 #[test]
+fn the_payers_signature_covers_every_field() {
+    let text = first().text();
+    let (payer, signature) = (backbone().public(), first().sign(&backbone()));
+    let digest = "7".repeat(64);
+    let changes = [
+        ("network", "other"),
+        ("session", digest.as_str()),
+        ("grant", &digest),
+        ("seq", "2"),
+        ("prev", &digest),
+        ("hub", &digest),
+        ("worker", &digest),
+        ("backbone", &digest),
+        ("payee", &digest),
+        ("model", &digest),
+        ("plugin", &digest),
+        ("class", "tolerance"),
+        ("up", "425985"),
+        ("down", "851967"),
+        ("calls", "13"),
+        ("rows", "33"),
+        ("work", &digest),
+        ("price", &digest),
+        ("from", "1789999999"),
+        ("to", "1790000010"),
+        ("final", "1"),
+    ];
+    // No line is left out, whatever a later version adds.
+    let names: Vec<&str> = text.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(names, changes.map(|(name, _)| name));
+    let set = |text: &str, name: &str, value: &str| -> String {
+        let lead = format!("{name} ");
+        let line = |line: &str| match line.starts_with(&lead) {
+            true => format!("{lead}{value}\n"),
+            false => format!("{line}\n"),
+        };
+        text.lines().map(line).collect()
+    };
+    assert_eq!(first().verify_signature(Signer::Backbone, &payer, &signature), Ok(()));
+    for (name, value) in changes {
+        let mut changed = set(&text, name, value);
+        // Only the first receipt of a session has no other before it.
+        match name {
+            "seq" => changed = set(&changed, "prev", &digest),
+            "prev" => changed = set(&changed, "seq", "2"),
+            _ => {}
+        }
+        let changed = Receipt::parse(&changed).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_ne!(changed, first(), "{name}");
+        let result = changed.verify_signature(Signer::Backbone, &payer, &signature);
+        match name {
+            "backbone" => assert_eq!(result, Err(ReceiptError::OtherKey("backbone"))),
+            _ => assert!(matches!(result, Err(ReceiptError::Key(_))), "{name}: {result:?}"),
+        }
+    }
+}
+
+#[test]
 fn what_follows_what() {
     let one = first();
     let two = one.next(counters(425_984, 851_968), one.to, false).unwrap();

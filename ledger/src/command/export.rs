@@ -15,7 +15,8 @@ use crate::store::open_for_reading;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  kvasir-ledger export receipts --format csv > receipts.csv\n  \
                         kvasir-ledger export balances --format json --store /backup/ledger.db\n\n\
-                        `entries` holds the notes themselves: sent again, in order, to another ledger, they make the same one.\n\
+                        `entries` holds the notes themselves: receipts and what they rest on are taken by any ledger of the network,\n\
+                        however late and however often. Settlements are of their own time, and a ledger's words about its keys its own.\n\
                         Amounts are whole nanoKVR, also in JSON: read them as integers of 64 bits.")]
 pub(super) struct Export {
     /// What to write

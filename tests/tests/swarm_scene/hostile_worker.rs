@@ -28,6 +28,8 @@ pub enum Answers {
     Refusals,
     /// Another root than that of what it sent.
     WrongRoot,
+    /// Rows other than those that it keeps, and commits to.
+    OtherCopy,
     /// Every answer twice.
     Twice,
     /// One row too many: bytes that were not asked for.
@@ -117,7 +119,7 @@ fn answer(payload: &[u8], answers: Answers, book: &mut WorkBook) -> Vec<u8> {
         Answers::Short => values.truncate((call.result_rows() * columns).saturating_sub(1).max(1)),
         Answers::NotFinite => values[columns / 2] = f32::INFINITY,
         Answers::Padded => values.extend(vec![0.0; columns]),
-        Answers::Refusals | Answers::WrongRoot | Answers::Twice | Answers::Pings => {}
+        Answers::Refusals | Answers::WrongRoot | Answers::OtherCopy | Answers::Twice | Answers::Pings => {}
     }
     let rows = CallResult::row_bytes(&values);
     let outcome = if answers == Answers::Refusals {
@@ -130,7 +132,10 @@ fn answer(payload: &[u8], answers: Answers, book: &mut WorkBook) -> Vec<u8> {
         layer: call.layer,
         mode: call.mode as u8,
         payload: sha256(&[payload]),
-        rows: CallResult::rows_digest(&outcome),
+        rows: match answers {
+            Answers::OtherCopy => CallResult::rows_digest(&Outcome::Rows(&vec![1; rows.len()])),
+            _ => CallResult::rows_digest(&outcome),
+        },
     };
     let length = CallResult { call: call.call, outcome: outcome.clone(), work_root: [0; 32] }.encode().len();
     book.record(&item, payload.len() as u64, length as u64, call.rows.into()).unwrap();

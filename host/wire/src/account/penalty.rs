@@ -32,7 +32,7 @@ pub struct Penalty {
 pub enum Measure {
     /// It gets no new sessions.
     Excluded,
-    /// Every call of it is checked.
+    /// Auditors are asked to draw all of its calls; nothing makes them.
     Watched,
     /// An earlier measure ends.
     Lifted,
