@@ -78,7 +78,8 @@ Examples:
   kvasir audit ./log --policy witnesses.policy --probes ./kept-rows --replay 20 --model atlas.gguf --plugin swiglu.kvp --json
   kvasir audit ./log --log-key log.vkey --replay 100 --model atlas.gguf --sign-key auditor.key --statements ./findings
 
-Exit code: 0 all is well, 1 a finding or something drawn that could not be judged.")]
+Exit code: 0 all is well, 1 a finding or something drawn that could not be judged, 3 no verdict: the log or something else that is
+needed could not be read. A file that the log's signed head demands and that is missing where the log answers is a finding.")]
     Audit(AuditArguments),
     /// Measure tokens per second of prefill and decode on a model; or the experts alone.
     #[command(

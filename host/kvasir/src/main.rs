@@ -1,7 +1,8 @@
 //! The program `kvasir`: its command line and nothing else. What the commands do is in `kvasir-operate`.
 //!
-//! Exit codes: 0 done, 1 failed (the reason is on standard error), 2 the command line is not understood, 141 whoever read
-//! standard output went away before everything was said (nothing is on standard error; a worker goes on instead).
+//! Exit codes: 0 done, 1 failed (the reason is on standard error), 2 the command line is not understood, 3 an audit came to no
+//! verdict (1 is a finding there), 141 whoever read standard output went away before everything was said (nothing is on standard
+//! error; a worker goes on instead).
 
 mod arguments;
 mod audit_arguments;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 use kvasir_operate as operate;
+use kvasir_operate::audit::NoVerdict;
 use kvasir_operate::output::{self, ReaderGone};
 
 use crate::arguments::{Command, CommandLine, KeyCommand};
@@ -38,7 +40,7 @@ fn failure(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(ReaderGone::EXIT_CODE);
     }
     output::remark(format!("kvasir: {}", operate::logging::sentence(error)));
-    ExitCode::FAILURE
+    if NoVerdict::caused(error) { ExitCode::from(NoVerdict::EXIT_CODE) } else { ExitCode::FAILURE }
 }
 
 /// Help and the version go to standard output and must arrive there; complaints go to standard error.

@@ -202,10 +202,8 @@ fn what_is_missing_is_said_and_whom_to_believe_is_asked() {
     place.publish(&[&place.scene.session(1, Class::Exact, &place.scene.calls[..2])]);
     assert_eq!(place.audit(&["log", "--replay", "1"]).status.code(), Some(2));
     let output = place.audit(&["log", "--log-key", "nobody", "--replay", "1"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     assert!(text(&output.stderr).contains("give the line of the file log.vkey"), "{}", text(&output.stderr));
-    let output = place.audit(&["elsewhere", "--log-key", "log.vkey"]);
-    assert!(text(&output.stderr).contains("the log has no checkpoint"), "{}", text(&output.stderr));
     // Without the plugin that the receipt names nothing is known, and nothing is well.
     let without = Place::new();
     without.publish(&[&place.scene.session(1, Class::Exact, &place.scene.calls[..2])]);
@@ -213,6 +211,46 @@ fn what_is_missing_is_said_and_whom_to_believe_is_asked() {
     let output = without.audit(&["log", "--log-key", "log.vkey", "--replay", "1"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stdout).contains("unknown"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn what_could_not_be_read_is_no_finding_and_a_file_that_a_signed_head_demands_is() {
+    let place = Place::new();
+    let honest = place.scene.session(1, Class::Exact, &place.scene.calls[..4]);
+    place.publish(&[&honest]);
+    let unread = |words: &[&str], reason: &str| {
+        let words = [words, &["--log-key", "log.vkey", "--json"]].concat();
+        let output = place.audit(&words);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{words:?}: {said}");
+        assert!(said.starts_with("kvasir: no verdict: ") && said.contains(reason), "{said}");
+        let told = json(&output);
+        assert!(told["well"].is_null() && told["reason"].as_str().unwrap().contains(reason), "{told}");
+    };
+    unread(&["elsewhere"], "the log has no checkpoint");
+    unread(&["http://127.0.0.1:1"], "cannot be fetched");
+    unread(&["log", "--checkpoint", "gone"], "gone");
+    std::fs::write(place.path("torn"), "no head\n").unwrap();
+    unread(&["log", "--checkpoint", "torn"], "that was kept is not believed");
+    unread(&["log", "--treasury", "nobody"], "--treasury");
+    unread(&["log", "--replay", "1", "--probes", "http://127.0.0.1:1"], "cannot be fetched");
+    unread(&["log", "--replay", "1", "--probes", "gone"], "gone");
+
+    // The log answers, signs, and has not what it signed.
+    let finding = |reason: &str| {
+        let output = place.audit(&["log", "--log-key", "log.vkey", "--json"]);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        let told = json(&output);
+        assert_eq!(told["well"], false);
+        assert!(told["reason"].as_str().unwrap().contains(reason), "{told}");
+        told["first_bad_index"].clone()
+    };
+    let bundle = std::fs::read_dir(place.path("log/tile/entries")).unwrap().next().unwrap().unwrap().path();
+    std::fs::rename(&bundle, place.path("bundle")).unwrap();
+    assert_eq!(finding("the log has no tile/entries/000"), 0);
+    std::fs::rename(place.path("bundle"), &bundle).unwrap();
+    std::fs::write(place.path("log/checkpoint"), "no head\n").unwrap();
+    assert_eq!(finding("not believed"), Value::Null);
 }
 
 fn write_key(path: &Path, key: &SecretKey) {

@@ -1,5 +1,6 @@
 //! `kvasir audit`: the ledger's log, and the work behind it computed again.
 
+use std::fmt;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use kvasir_model::Model;
 use kvasir_replay::{
-    AuditReport, EngineKind, Limits, LogTrust, PublicLog, Replayer, Report, Survey, Verdict, statement,
-    survey,
+    AuditError, AuditReport, EngineKind, Limits, LogError, LogTrust, PublicLog, Replayer, Report, Survey,
+    Verdict, statement, survey,
 };
 use kvasir_threads::Threads;
 use kvasir_wire::id::PluginDigest;
@@ -18,9 +19,10 @@ use kvasir_wire::key::{PublicKey, SecretKey};
 use serde_json::{Value, json};
 
 use crate::local::{open_model, threads};
+use crate::output::ReaderGone;
 use crate::progress::Spinner;
 use crate::settings::Settings;
-use crate::{files, key_file, output, plugin_store, setup};
+use crate::{files, key_file, logging, output, plugin_store, setup};
 
 /// A log's key and a policy are a few lines; a checkpoint is one note.
 const TRUST_BYTES_MAX: u64 = 64 * 1024;
@@ -62,6 +64,26 @@ pub struct AuditOptions {
     pub evidence: Option<PathBuf>,
 }
 
+/// Nothing is known about log and work, since something that is needed to judge them could not be read or written.
+#[derive(Debug)]
+pub struct NoVerdict;
+
+impl fmt::Display for NoVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no verdict")
+    }
+}
+
+impl NoVerdict {
+    /// Exit code, apart from that of a finding.
+    pub const EXIT_CODE: u8 = 3;
+
+    /// Whether `error` is of this kind.
+    pub fn caused(error: &anyhow::Error) -> bool {
+        error.is::<NoVerdict>()
+    }
+}
+
 /// What an audit came to.
 #[derive(Debug, Default)]
 struct Outcome {
@@ -79,13 +101,42 @@ struct Outcome {
 /// Audit, print, and give the exit code: 0 where all is well, 1 at a finding or where something drawn could not be judged.
 ///
 /// # Errors
-/// Where the log cannot be read or is not believed, or what is needed to replay is not there.
+/// Where the log is not in order, or a finding could not be written down; with [`NoVerdict`] where nothing wrong was found and
+/// something could not be read or written.
 pub fn command(settings: &Settings, options: &AuditOptions, json: bool) -> Result<ExitCode> {
+    let mut outcome = Outcome::default();
+    let judged = judge(settings, options, json, &mut outcome);
+    let Err(error) = judged else { return judged };
+    if is_fault(&error) || outcome.found() {
+        return Err(error);
+    }
+    if json && !ReaderGone::caused(&error) {
+        output::object(&json!({ "well": null, "reason": logging::sentence(&error) }))?;
+    }
+    Err(error.context(NoVerdict))
+}
+
+/// Whether `error` says something about the log.
+fn is_fault(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(LogError::is_fault)
+        || error.downcast_ref().is_some_and(AuditError::is_fault)
+}
+
+fn judge(settings: &Settings, options: &AuditOptions, json: bool, outcome: &mut Outcome) -> Result<ExitCode> {
     let trust = log_trust(options)?;
     let key = options.sign_key.as_deref().map(key_file::load).transpose()?;
     let kept = options.checkpoint.as_deref().map(|path| read(path, "checkpoint")).transpose()?;
-    let log = PublicLog::open(&options.log, &trust, kept.map(String::into_bytes))
-        .with_context(|| format!("cannot audit {}", options.log))?;
+    let log = match PublicLog::open(&options.log, &trust, kept.map(String::into_bytes)) {
+        Ok(log) => log,
+        Err(error) => {
+            if json && error.is_fault() {
+                output::object(
+                    &json!({ "first_bad_index": null, "reason": error.to_string(), "well": false }),
+                )?;
+            }
+            return Err(error).with_context(|| format!("cannot audit {}", options.log));
+        }
+    };
     let spinner = Spinner::new("auditing the ledger");
     let threads = threads(settings, options.threads)?;
     let treasury = options.treasury.as_deref().map(str::parse::<PublicKey>).transpose();
@@ -94,6 +145,9 @@ pub fn command(settings: &Settings, options: &AuditOptions, json: bool) -> Resul
         Ok(audited) => audited,
         Err(error) => {
             drop(spinner);
+            if !error.is_fault() {
+                return Err(error).with_context(|| format!("the ledger of {} was not audited", log.origin()));
+            }
             if json {
                 let reason = error.to_string();
                 output::object(&json!({
@@ -132,7 +186,7 @@ pub fn command(settings: &Settings, options: &AuditOptions, json: bool) -> Resul
     let spinner = Spinner::new("digesting the model");
     let mut replayer = Replayer::new(models, &find, limits(options, threads.count()))?;
     drop(spinner);
-    let mut outcome = Outcome { drawn: found.drawn.len(), faulty: found.faulty, ..Outcome::default() };
+    (outcome.drawn, outcome.faulty) = (found.drawn.len(), found.faulty);
     let (mut items, mut times) = (Vec::new(), [Duration::ZERO; 3]);
     let started = Instant::now();
     for place in &found.drawn {
@@ -203,6 +257,11 @@ impl Outcome {
             Verdict::Tolerance { .. } => &mut self.tolerance,
             Verdict::Failed | Verdict::Unknown { .. } => &mut self.unknown,
         } += 1;
+    }
+
+    /// Whether something wrong was found.
+    fn found(&self) -> bool {
+        self.convicted + self.plugin + self.changed + self.faulty > 0
     }
 
     /// Nothing seen is not nothing wrong: where nothing could be drawn, or not be judged, all is not well.

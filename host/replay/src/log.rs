@@ -60,6 +60,9 @@ pub enum LogError {
     /// The policy cannot be read.
     #[error("the policy cannot be used: {0}")]
     Policy(PolicyError),
+    /// The checkpoint that was kept is not what the policy demands.
+    #[error("the checkpoint that was kept is not believed: {0}")]
+    Kept(PolicyError),
 
     // The log's.
     /// A file cannot be read.
@@ -87,6 +90,22 @@ pub enum LogError {
     Leaves(#[from] ReplayError),
 }
 
+impl LogError {
+    /// Whether this says something about the log; otherwise it could not be read, or not be judged, and nothing is known of it.
+    /// A file that a verified head demands and that is not there is the log's own fault.
+    pub fn is_fault(&self) -> bool {
+        match self {
+            LogError::Missing(path) => path != CHECKPOINT_PATH,
+            LogError::Source(error) => matches!(error, SourceError::TooLong { .. }),
+            LogError::Head(_) | LogError::Bundle { .. } => true,
+            LogError::Leaves(error) => {
+                matches!(error, ReplayError::Root { .. } | ReplayError::Size { .. })
+            }
+            LogError::Key { .. } | LogError::Policy(_) | LogError::Kept(_) | LogError::TooLarge(_) => false,
+        }
+    }
+}
+
 impl PublicLog {
     /// Reads and verifies the head of the log at `place`, a folder or an address. `kept` is a checkpoint that was kept from
     /// earlier, to draw by it; without one the log's own is read.
@@ -103,13 +122,15 @@ impl PublicLog {
             LogTrust::Policy(text) => Policy::parse(text).map_err(LogError::Policy)?,
         };
         let source = source_at(place)?;
-        let bytes = match kept {
-            Some(bytes) => bytes,
-            None => source
-                .read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES)?
-                .ok_or_else(|| LogError::Missing(CHECKPOINT_PATH.to_owned()))?,
+        let (head, quorum) = match kept {
+            Some(bytes) => policy.verify(&bytes).map_err(LogError::Kept)?,
+            None => {
+                let bytes = source
+                    .read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES)?
+                    .ok_or_else(|| LogError::Missing(CHECKPOINT_PATH.to_owned()))?;
+                policy.verify(&bytes).map_err(LogError::Head)?
+            }
         };
-        let (head, quorum) = policy.verify(&bytes).map_err(LogError::Head)?;
         let witnesses = quorum.cosigned.into_iter().map(|(name, _)| name).collect();
         if head.checkpoint().size > MAX_LEAVES {
             return Err(LogError::TooLarge(head.checkpoint().size));

@@ -350,11 +350,14 @@ impl Network {
             command.args(["audit", &url, "--replay", &items.to_string(), "--log-key"]);
             command.arg(self.folder.join("ledger/log.vkey")).arg("--probes").arg(self.folder.join(KEPT_ROWS));
             command.arg("--model").arg(&self.model);
-            // Until the first head is published there is nothing to audit.
-            let answered = answer(&mut command);
+            // Until the first head is published there is nothing to audit: no verdict.
+            let answered = answer(&mut command).and_then(|(_, value)| match value.get("well") {
+                Some(Value::Null) => bail!("kvasir audit {url}: {}", value["reason"]),
+                _ => Ok(value),
+            });
             let over = Instant::now() >= deadline;
             match answered {
-                Ok((_, value)) if number(&value, "faulty")? == 0 || over => return Audited::read(&value),
+                Ok(value) if number(&value, "faulty")? == 0 || over => return Audited::read(&value),
                 Err(error) if over => return Err(error),
                 _ => thread::sleep(Duration::from_millis(500)),
             }
