@@ -119,6 +119,9 @@ pub struct SetupArguments {
     /// Sign again with the publisher key that is there, for instance when the signature has expired.
     #[arg(long)]
     pub renew: bool,
+    /// Secret root key file, where it is not keys/root.key; once for each, where the root takes several.
+    #[arg(long, env = "KVASIR_ROOT_KEY", value_name = "FILE")]
+    pub root_key: Vec<PathBuf>,
 }
 
 /// What every command that computes needs.
@@ -356,7 +359,7 @@ pub struct BenchArguments {
 
 impl From<&SetupArguments> for operate::setup::SetupOptions {
     fn from(arguments: &SetupArguments) -> Self {
-        operate::setup::SetupOptions { renew: arguments.renew }
+        operate::setup::SetupOptions { renew: arguments.renew, root_keys: arguments.root_key.clone() }
     }
 }
 

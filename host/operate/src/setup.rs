@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -33,6 +33,8 @@ const CLOCK_SLACK_SECONDS: u64 = 3600;
 pub struct SetupOptions {
     /// Sign kernel, root and revocations again although they are valid.
     pub renew: bool,
+    /// Files of root keys; those in their usual places where these are not enough.
+    pub root_keys: Vec<PathBuf>,
 }
 
 /// `kvasir setup`. Safe to repeat: what is there and valid stays, unless it is an earlier bundled kernel of one's own. A home of
@@ -48,9 +50,9 @@ pub fn command(settings: &Settings, options: &SetupOptions, json: bool) -> Resul
         with_own_key(&folder, &key)?;
     }
     if options.renew && !new_root {
-        renew(settings)?;
+        renew(settings, &options.root_keys)?;
     }
-    trust_own_key(settings, &key)?;
+    trust_own_key(settings, &key, &options.root_keys)?;
     let store = settings.store();
     let former = install_former(settings, &key)?;
     let current = match store.active(now()) {
@@ -170,21 +172,23 @@ fn install_bundled(store: &Store, key: &SecretKey) -> Result<VerifiedPlugin> {
 }
 
 /// Gives the root, and the revocations if there are any, their validity anew.
-fn renew(settings: &Settings) -> Result<()> {
+fn renew(settings: &Settings, root_keys: &[PathBuf]) -> Result<()> {
     let store = settings.store();
     let trust = store.trust()?;
     let root = trust.root().context("there is no root to renew")?;
-    let signer = keys::signer(settings, root, &RoleName::Root, None)?;
-    store.change_root(&[signer.signing_key()], "renewed", now(), |_| true)?;
+    let signers = keys::signers(settings, root, &RoleName::Root, root_keys)?;
+    let signing: Vec<_> = signers.iter().map(SecretKey::signing_key).collect();
+    store.change_root(&signing, "renewed", now(), |_| true)?;
     if trust.revocations().is_some() {
-        let signer = keys::signer(settings, root, &RoleName::Revocation, None)?;
-        store.revoke(&[], &[signer.signing_key()], now())?;
+        let signers = keys::signers(settings, root, &RoleName::Revocation, root_keys)?;
+        let signing: Vec<_> = signers.iter().map(SecretKey::signing_key).collect();
+        store.revoke(&[], &signing, now())?;
     }
     Ok(())
 }
 
 /// Trusts one's own publisher key with the bundled kernel, where the root does not: for instance after the key was made anew.
-fn trust_own_key(settings: &Settings, key: &SecretKey) -> Result<()> {
+fn trust_own_key(settings: &Settings, key: &SecretKey, root_keys: &[PathBuf]) -> Result<()> {
     let store = settings.store();
     let trust = store.trust()?;
     let root = trust.root().context("there is no root")?;
@@ -200,9 +204,10 @@ fn trust_own_key(settings: &Settings, key: &SecretKey) -> Result<()> {
     if root.root().roles.get(&role).is_some_and(|role| role.keys.contains(&id)) {
         return Ok(());
     }
-    let signer = keys::signer(settings, root, &RoleName::Root, None)
+    let signers = keys::signers(settings, root, &RoleName::Root, root_keys)
         .context("your publisher key is not trusted yet, and cannot be without the root key")?;
-    store.change_root(&[signer.signing_key()], "own publisher key", now(), |root| root.grant(role, own))?;
+    let signing: Vec<_> = signers.iter().map(SecretKey::signing_key).collect();
+    store.change_root(&signing, "own publisher key", now(), |root| root.grant(role, own))?;
     Ok(())
 }
 
@@ -309,7 +314,7 @@ mod tests {
         PackageContents { component: b"\0asm an earlier one".to_vec(), ..bundled_kernel() }
     }
 
-    const ONCE: SetupOptions = SetupOptions { renew: false };
+    const ONCE: SetupOptions = SetupOptions { renew: false, root_keys: Vec::new() };
 
     #[test]
     fn a_kernel_that_an_earlier_build_bundled_is_replaced_and_a_foreign_one_is_kept() {
@@ -377,7 +382,7 @@ mod tests {
         let (_home, settings) = home();
         command(&settings, &ONCE, true).unwrap();
         trust::revoke(&settings, &"ab".repeat(32), None, true).unwrap();
-        command(&settings, &SetupOptions { renew: true }, true).unwrap();
+        command(&settings, &SetupOptions { renew: true, ..ONCE }, true).unwrap();
         let trust = settings.store().trust().unwrap();
         assert_eq!((trust.root().unwrap().version(), trust.revocations().unwrap().version()), (2, 2));
         assert_eq!(active(&settings).component(), BUNDLED_COMPONENT);

@@ -73,17 +73,19 @@ impl Store {
         self.write_next(&present, keys, what, now, &lock, edit)
     }
 
-    /// Puts `new` in the place of `old` wherever the root trusts it with the root or with revoking: the next root, signed by both.
-    /// Revocations and permissions are signed anew by both first, so that they hold before and after.
+    /// Puts `new` in the place of `old` wherever the root trusts it with the root or with revoking: the next root, signed by both, and
+    /// by `others` where the root demands more. Revocations and permissions are signed anew by all of them first, so that they hold
+    /// before and after.
     pub fn rotate_root(
         &self,
         old: &SigningKey,
         new: &SigningKey,
+        others: &[&SigningKey],
         now: UnixSeconds,
     ) -> Result<VerifiedRoot, StoreError> {
         let lock = self.lock()?;
         let present = self.present_root(&lock)?;
-        let keys = [old, new];
+        let keys: Vec<&SigningKey> = [old, new].into_iter().chain(others.iter().copied()).collect();
         let (old_id, new_key) = (
             KeyId::of(&old.verifying_key()),
             PublisherKey { key: new.verifying_key(), name: Some("own root".to_owned()) },

@@ -188,7 +188,7 @@ fn another_root_is_believed_only_through_a_chain_of_signatures() {
     // A host that missed two versions follows them; one that misses a step does not.
     let behind = fs::read(places.accepted_root()).unwrap();
     for (old, new) in [(100, 101), (101, 102)] {
-        store.rotate_root(&key(old), &key(new), NOW).unwrap();
+        store.rotate_root(&key(old), &key(new), &[], NOW).unwrap();
     }
     fs::write(places.accepted_root(), &behind).unwrap();
     assert_eq!(store.trust().unwrap().root().unwrap().version(), 3);
@@ -208,7 +208,7 @@ fn a_new_root_key_takes_over_what_the_old_one_signed() {
     let one = store.rollback(&[&scene.root], NOW).unwrap();
     let revoked = Revocable::Key(KeyId::of(&key(50).verifying_key()));
     store.revoke(&[revoked], &[&scene.root], NOW).unwrap();
-    let next = store.rotate_root(&scene.root, &key(101), NOW).unwrap();
+    let next = store.rotate_root(&scene.root, &key(101), &[], NOW).unwrap();
     assert_eq!(next.version(), 2);
     assert_eq!(store.active(NOW).unwrap().unwrap().digest(), one.digest());
     let trust = store.trust().unwrap();
@@ -218,7 +218,10 @@ fn a_new_root_key_takes_over_what_the_old_one_signed() {
         "the old key signs nothing"
     );
     store.revoke(&[Revocable::Package(one.digest())], &[&key(101)], NOW).unwrap();
-    assert!(matches!(store.rotate_root(&scene.root, &key(102), NOW), Err(StoreError::NotARootKey { .. })));
+    assert!(matches!(
+        store.rotate_root(&scene.root, &key(102), &[], NOW),
+        Err(StoreError::NotARootKey { .. })
+    ));
 }
 
 #[test]
@@ -239,4 +242,38 @@ fn an_expired_root_refuses_everything_until_it_is_signed_anew() {
         matches!(&refused, StoreError::Refused { source: PluginError::Expired { .. }, .. }),
         "{refused:?}"
     );
+}
+
+#[test]
+fn a_root_of_several_keys_is_changed_and_handed_on_by_as_many_as_it_demands() {
+    let scene = Scene::new();
+    let store = scene.store();
+    let (second, third) = (key(101), key(102));
+    let grow = |keys: &[&ed25519_dalek::SigningKey]| {
+        store.change_root(keys, "two keys", NOW, |root| {
+            for role in [RoleName::Root, RoleName::Revocation] {
+                root.grant(role.clone(), PublisherKey { key: second.verifying_key(), name: None });
+                root.roles.get_mut(&role).unwrap().threshold = 2;
+            }
+            true
+        })
+    };
+    grow(&[&scene.root]).unwrap_err();
+    grow(&[&scene.root, &second]).unwrap();
+    for revision in [1, 2] {
+        let plugin = store.install(&scene.package(revision), NOW).unwrap().plugin;
+        store.activate(plugin.digest(), &[], NOW).unwrap();
+    }
+    store.rollback(&[&scene.root], NOW).unwrap_err();
+    let one = store.rollback(&[&scene.root, &second], NOW).unwrap();
+    let revoked = Revocable::Key(KeyId::of(&key(50).verifying_key()));
+    store.revoke(&[revoked], &[&second], NOW).unwrap_err();
+    store.revoke(&[revoked], &[&second, &scene.root], NOW).unwrap();
+
+    store.rotate_root(&scene.root, &third, &[], NOW).unwrap_err();
+    assert_eq!(store.active(NOW).unwrap().unwrap().digest(), one.digest());
+    store.rotate_root(&scene.root, &third, &[&second], NOW).unwrap();
+    assert_eq!(store.active(NOW).unwrap().unwrap().digest(), one.digest());
+    store.revoke(&[], &[&scene.root, &second], NOW).unwrap_err();
+    store.revoke(&[], &[&third, &second], NOW).unwrap();
 }

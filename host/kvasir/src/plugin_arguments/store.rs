@@ -56,9 +56,9 @@ Examples:
         /// A plugin's digest, or a key: `ed25519:...`, a file, or its id.
         #[arg(value_name = "KEY|DIGEST")]
         what: String,
-        /// Secret key file of the role `revocation`, where it is not keys/root.key.
+        /// Secret key file of the role `revocation`, where it is not keys/root.key; once for each, where that takes several.
         #[arg(long, env = "KVASIR_ROOT_KEY", value_name = "FILE")]
-        root_key: Option<PathBuf>,
+        root_key: Vec<PathBuf>,
     },
     /// Say whose plugins may run here: the keys that the root names, signed by the root key.
     #[command(subcommand)]
@@ -99,9 +99,9 @@ Examples:
     /// Make a new root key and let it take the place of the old one, which signs that.
     #[command(after_help = "Example:\n  kvasir plugin trust rotate")]
     Rotate {
-        /// Secret root key file, where it is not keys/root.key.
+        /// Secret root key file, where it is not keys/root.key; once for each, where the root takes several: the first is replaced.
         #[arg(long, env = "KVASIR_ROOT_KEY", value_name = "FILE")]
-        root_key: Option<PathBuf>,
+        root_key: Vec<PathBuf>,
     },
     /// Show the root, its keys by what they may sign, and what is revoked.
     #[command(after_help = "Example:\n  kvasir plugin trust show --json")]
@@ -130,9 +130,9 @@ pub struct DowngradeArguments {
     /// Sign a permission with your root key where the version is below the highest one seen.
     #[arg(long)]
     pub allow_downgrade: bool,
-    /// Secret root key file, where it is not keys/root.key.
+    /// Secret root key file, where it is not keys/root.key; once for each, where the root takes several.
     #[arg(long, env = "KVASIR_ROOT_KEY", value_name = "FILE")]
-    pub root_key: Option<PathBuf>,
+    pub root_key: Vec<PathBuf>,
 }
 
 #[derive(Args)]
@@ -141,9 +141,9 @@ pub struct TrustArguments {
     /// plugin.toml in the working folder where the key is your own, else any].
     #[arg(long, value_name = "NAME")]
     pub namespace: Option<String>,
-    /// Secret root key file, where it is not keys/root.key.
+    /// Secret root key file, where it is not keys/root.key; once for each, where the root takes several.
     #[arg(long, env = "KVASIR_ROOT_KEY", value_name = "FILE")]
-    pub root_key: Option<PathBuf>,
+    pub root_key: Vec<PathBuf>,
 }
 
 pub fn run(settings: &Settings, command: &StoreCommand, json: bool) -> anyhow::Result<()> {
@@ -158,7 +158,7 @@ pub fn run(settings: &Settings, command: &StoreCommand, json: bool) -> anyhow::R
         }
         StoreCommand::Rollback { downgrade } => packages::rollback(settings, &downgrade.into(), json),
         StoreCommand::History => packages::history(settings, json),
-        StoreCommand::Revoke { what, root_key } => trust::revoke(settings, what, root_key.as_deref(), json),
+        StoreCommand::Revoke { what, root_key } => trust::revoke(settings, what, root_key, json),
         StoreCommand::Trust(command) => run_trust(settings, command, json),
         StoreCommand::Policy(PolicyCommand::Explain { what }) => {
             explain::explain(settings, what.as_deref(), json)
@@ -172,18 +172,18 @@ fn run_trust(settings: &Settings, command: &TrustCommand, json: bool) -> anyhow:
     let with = |key: Option<&String>, options: &TrustArguments| trust::KeyOptions {
         key: key.cloned(),
         namespace: options.namespace.clone(),
-        root_key: options.root_key.clone(),
+        root_keys: options.root_key.clone(),
     };
     match command {
         TrustCommand::Add { key, options } => trust::add(settings, &with(key.as_ref(), options), json),
         TrustCommand::Remove { key, options } => trust::remove(settings, &with(Some(key), options), json),
-        TrustCommand::Rotate { root_key } => trust::rotate(settings, root_key.as_deref(), json),
+        TrustCommand::Rotate { root_key } => trust::rotate(settings, root_key, json),
         TrustCommand::Show => trust::show(settings, json),
     }
 }
 
 impl From<&DowngradeArguments> for packages::Downgrade {
     fn from(arguments: &DowngradeArguments) -> Self {
-        packages::Downgrade { allow: arguments.allow_downgrade, root_key: arguments.root_key.clone() }
+        packages::Downgrade { allow: arguments.allow_downgrade, root_keys: arguments.root_key.clone() }
     }
 }

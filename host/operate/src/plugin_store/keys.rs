@@ -30,40 +30,58 @@ pub fn public(key: &SecretKey, name: &str) -> PublisherKey {
     PublisherKey { key: key.signing_key().verifying_key(), name: Some(name.to_owned()) }
 }
 
-/// A key that `root` trusts with `role`: the file `named`, else the user's root key, or the one that a rotation left half way.
+/// As many keys of `role` as `root` demands: those in the files `named`, then the user's root key, and the one that a rotation left
+/// half way. All that are named sign.
 ///
 /// # Errors
-/// Where there is no such file, or its key is not one of the role.
-pub fn signer(
+/// Where a file that is named holds no key of the role, or there are too few.
+pub fn signers(
     settings: &Settings,
     root: &VerifiedRoot,
     role: &RoleName,
-    named: Option<&Path>,
-) -> Result<SecretKey> {
-    let usual = [root_key(settings), next_root_key(settings)];
-    let candidates: Vec<&Path> = match named {
-        Some(path) => vec![path],
-        None => usual.iter().map(PathBuf::as_path).filter(|path| path.exists()).collect(),
-    };
+    named: &[PathBuf],
+) -> Result<Vec<SecretKey>> {
     let trusted = root.root().roles.get(role);
-    for path in &candidates {
+    let due = trusted.map_or(1, |role| role.threshold as usize);
+    let usual = [root_key(settings), next_root_key(settings)];
+    let usual: Vec<&PathBuf> = usual.iter().filter(|path| path.exists()).collect();
+    let mut signers: Vec<SecretKey> = Vec::new();
+    for (index, path) in named.iter().chain(usual.iter().copied()).enumerate() {
+        let is_named = index < named.len();
+        if !is_named && signers.len() >= due {
+            break;
+        }
         let key = key_file::load(path)?;
         let id = KeyId::of(&key.signing_key().verifying_key());
-        if trusted.is_some_and(|role| role.keys.contains(&id)) {
-            return Ok(key);
+        if !trusted.is_some_and(|role| role.keys.contains(&id)) {
+            if is_named {
+                bail!("{}; `kvasir plugin trust show` lists its keys", no_key_of(role, &[path]));
+            }
+        } else if signers.iter().all(|other| other.public() != key.public()) {
+            signers.push(key);
         }
     }
-    let where_to = root_key(settings);
-    if candidates.is_empty() {
-        bail!(
+    match signers.len() {
+        found if found >= due => Ok(signers),
+        0 if usual.is_empty() => bail!(
             "there is no key of the role {role} at {}: put it there, or name it with --root-key FILE",
-            where_to.display()
-        );
+            root_key(settings).display()
+        ),
+        0 => bail!(
+            "{}; `kvasir plugin trust show` lists its keys, --root-key FILE names another file",
+            no_key_of(role, &usual)
+        ),
+        found => bail!(
+            "the role {role} takes the signatures of {due} keys, and {found} of them {} here: bring the key files of the others to \
+             this machine and name each with a --root-key FILE of its own",
+            if found == 1 { "is" } else { "are" }
+        ),
     }
-    bail!(
-        "{} is no key of the root's role {role}; `kvasir plugin trust show` lists its keys, --root-key FILE names another file",
-        candidates.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and "),
-    )
+}
+
+fn no_key_of(role: &RoleName, paths: &[&PathBuf]) -> String {
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    format!("{} is no key of the root's role {role}", paths.join(" and "))
 }
 
 /// The public key that `text` means: `ed25519:...`, or a file with one such line.

@@ -18,8 +18,8 @@ use crate::{output, setup};
 pub struct Downgrade {
     /// Sign a permission where one is needed.
     pub allow: bool,
-    /// The root key, where it is not in its usual place.
-    pub root_key: Option<PathBuf>,
+    /// Files of root keys; those in their usual places where these are not enough.
+    pub root_keys: Vec<PathBuf>,
 }
 
 impl Downgrade {
@@ -31,7 +31,7 @@ impl Downgrade {
         let trust = store.trust()?;
         let root =
             trust.root().context("there is no root to sign with: run `kvasir setup`, which makes one")?;
-        Ok(vec![keys::signer(settings, root, &RoleName::Root, self.root_key.as_deref())?])
+        keys::signers(settings, root, &RoleName::Root, &self.root_keys)
     }
 }
 

@@ -23,8 +23,8 @@ pub struct KeyOptions {
     pub key: Option<String>,
     /// Namespace; none means that of the working folder's plugin.toml, or any (`add`), or every one (`remove`).
     pub namespace: Option<String>,
-    /// The root key, where it is not in its usual place.
-    pub root_key: Option<PathBuf>,
+    /// Files of root keys; those in their usual places where these are not enough.
+    pub root_keys: Vec<PathBuf>,
 }
 
 /// The root that there is, or a first one that trusts the user's own publisher key, and the keys of `trust/*.pub` as before there
@@ -85,10 +85,11 @@ pub fn add(settings: &Settings, options: &KeyOptions, json: bool) -> Result<()> 
     let root = if covered {
         root
     } else {
-        let signer = keys::signer(settings, &root, &RoleName::Root, options.root_key.as_deref())?;
+        let signers = keys::signers(settings, &root, &RoleName::Root, &options.root_keys)?;
+        let signing: Vec<_> = signers.iter().map(SecretKey::signing_key).collect();
         let what = format!("{id} may publish {namespace}");
         let edit = |root: &mut kvasir_plugin::Root| root.grant(role.clone(), key.clone());
-        store.change_root(&[signer.signing_key()], &what, setup::now(), edit)?.unwrap_or(root)
+        store.change_root(&signing, &what, setup::now(), edit)?.unwrap_or(root)
     };
     if json {
         return output::object(&json!({
@@ -115,7 +116,8 @@ pub fn remove(settings: &Settings, options: &KeyOptions, json: bool) -> Result<(
     let text = options.key.as_deref().context("name the key to remove")?;
     let id = key_id(text)?;
     let meant = options.namespace.as_deref().map(role).transpose()?;
-    let signer = keys::signer(settings, &root, &RoleName::Root, options.root_key.as_deref())?;
+    let signers = keys::signers(settings, &root, &RoleName::Root, &options.root_keys)?;
+    let signing: Vec<_> = signers.iter().map(SecretKey::signing_key).collect();
     let mut from = Vec::new();
     let edit = |root: &mut kvasir_plugin::Root| {
         let roles: Vec<RoleName> = root.roles.keys().cloned().collect();
@@ -127,7 +129,7 @@ pub fn remove(settings: &Settings, options: &KeyOptions, json: bool) -> Result<(
         !from.is_empty()
     };
     let what = format!("{id} may publish no more");
-    let Some(next) = store.change_root(&[signer.signing_key()], &what, setup::now(), edit)? else {
+    let Some(next) = store.change_root(&signing, &what, setup::now(), edit)? else {
         bail!("key {id} is trusted with no plugin; `kvasir plugin trust show` lists the keys that are");
     };
     if json {
@@ -138,11 +140,12 @@ pub fn remove(settings: &Settings, options: &KeyOptions, json: bool) -> Result<(
     output::line(format!("key {id} is out of {}; root version {}", from.join(", "), next.version()))
 }
 
-/// `kvasir plugin trust rotate`: a new root key in the place of the old one, which is kept beside it under another name.
+/// `kvasir plugin trust rotate`: a new root key in the place of the old one, which is kept beside it under another name. The old one is
+/// the first of `root_keys`, or the one in its usual place; the others only sign, where the root demands more than one.
 ///
 /// # Errors
 /// Where the old key is not there, or files cannot be written. What was half done is taken up by the next try.
-pub fn rotate(settings: &Settings, root_key: Option<&Path>, json: bool) -> Result<()> {
+pub fn rotate(settings: &Settings, root_keys: &[PathBuf], json: bool) -> Result<()> {
     let store = settings.store();
     let root = present_root(&store)?;
     let (place, next_place) = (keys::root_key(settings), keys::next_root_key(settings));
@@ -154,7 +157,9 @@ pub fn rotate(settings: &Settings, root_key: Option<&Path>, json: bool) -> Resul
     if next_place.exists() && holds(&root, &key_file::load(&next_place)?) {
         settle(&place, &next_place, root.version())?;
     }
-    let old = keys::signer(settings, &root, &RoleName::Root, root_key)?;
+    let signers = keys::signers(settings, &root, &RoleName::Root, root_keys)?;
+    let (old, others) = signers.split_first().context("there is no root key to replace")?;
+    let others: Vec<_> = others.iter().map(SecretKey::signing_key).collect();
     let (new, _) = key_file::load_or_create(&next_place)?;
     let next = store.rotate_root(old.signing_key(), new.signing_key(), setup::now())?;
     let kept = settle(&place, &next_place, next.version())?;
@@ -245,12 +250,13 @@ pub fn show(settings: &Settings, json: bool) -> Result<()> {
 ///
 /// # Errors
 /// Where it is neither, or the key that signs revocations is not there.
-pub fn revoke(settings: &Settings, what: &str, root_key: Option<&Path>, json: bool) -> Result<()> {
+pub fn revoke(settings: &Settings, what: &str, root_keys: &[PathBuf], json: bool) -> Result<()> {
     let store = settings.store();
     let root = present_root(&store)?;
     let revocable = revocable(&store, &root, what)?;
-    let signer = keys::signer(settings, &root, &RoleName::Revocation, root_key)?;
-    let (revocations, new) = store.revoke(&[revocable], &[signer.signing_key()], setup::now())?;
+    let signers = keys::signers(settings, &root, &RoleName::Revocation, root_keys)?;
+    let signing: Vec<_> = signers.iter().map(SecretKey::signing_key).collect();
+    let (revocations, new) = store.revoke(&[revocable], &signing, setup::now())?;
     let active = store.active_digest()?;
     let broken = store.active(setup::now()).err().map(|error| format!("{:#}", anyhow::Error::from(error)));
     if json {
