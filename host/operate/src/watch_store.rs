@@ -180,7 +180,7 @@ pub fn accepted(settings: &Settings, own: &VerifiedPlugin) -> Vec<PluginDigest> 
         Vec::new()
     });
     for digest in installed.into_iter().filter(|digest| *digest != own.digest()) {
-        match store.load(digest, setup::now()) {
+        match store.examine(digest, setup::now()) {
             Ok(plugin) if plugin.name() == own.name() && plugin.manifest().class == Class::Exact => {
                 accepted.push(PluginDigest(digest.0));
             }

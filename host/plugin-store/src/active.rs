@@ -3,9 +3,10 @@
 use kvasir_plugin::PluginDigest;
 use serde::{Deserialize, Serialize};
 
+use crate::disk::{self, Draft};
 use crate::error::StoreError;
 use crate::limits::{MAX_ACTIVE_BYTES, MAX_FORMER};
-use crate::{disk, places::Places};
+use crate::places::Places;
 
 const FORMAT: &str = "kvasir/active/v1";
 const REMEDY: &str =
@@ -39,15 +40,15 @@ impl Active {
         Self::parse(&bytes).map_err(|reason| StoreError::Corrupt { path, reason, remedy: REMEDY })
     }
 
-    /// Writes it; the caller holds the store's lock.
-    pub(crate) fn write(&self, places: &Places) -> Result<(), StoreError> {
+    /// Writes it beside its place; the caller holds the store's lock.
+    pub(crate) fn draft(&self, places: &Places) -> Result<Draft, StoreError> {
         let file = ActiveFile {
             format: FORMAT.to_owned(),
             change: self.change,
             active: self.digest.map(|digest| digest.to_string()),
             former: self.former.iter().map(PluginDigest::to_string).collect(),
         };
-        disk::replace(&places.active(), &crate::json(&file))
+        Draft::write(&places.active(), &crate::json(&file))
     }
 
     /// What follows when `digest` is made active.

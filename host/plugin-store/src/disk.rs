@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::error::StoreError;
-use crate::limits::LOCK_PATIENCE;
+use crate::limits::{LOCK_PATIENCE, MAX_PACKAGES};
 
 /// Between two looks at a lock that another process holds.
 const LOCK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
+/// What the names of files in the making begin with.
+const DRAFT: &str = ".store-draft-";
 
 /// The plain file at `path`, which is at most `limit` bytes, or none where there is nothing.
 pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
@@ -65,21 +67,56 @@ pub fn open(path: &Path) -> Result<Option<File>, StoreError> {
 
 /// Puts `bytes` at `path` instead of what is there: written beside it, flushed to the disk, renamed, and the folder flushed.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-    let failed = |source| StoreError::Write { path: path.to_owned(), source };
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => return Err(failed(source)),
-        Ok(metadata) => refuse_other_than_file(path, &metadata)?,
+    Draft::write(path, bytes)?.put()
+}
+
+/// A file that is whole and on the disk, but not in its place yet; dropped, it leaves nothing.
+pub struct Draft {
+    path: PathBuf,
+    file: tempfile::NamedTempFile,
+}
+
+impl Draft {
+    /// Writes `bytes` beside `path`, where nothing or a plain file may be.
+    pub fn write(path: &Path, bytes: &[u8]) -> Result<Self, StoreError> {
+        may_stop(path)?;
+        let failed = |source| StoreError::Write { path: path.to_owned(), source };
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(failed(source)),
+            Ok(metadata) => refuse_other_than_file(path, &metadata)?,
+        }
+        let mut file = tempfile::Builder::new().prefix(DRAFT).tempfile_in(folder_of(path)).map_err(failed)?;
+        file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
+        Ok(Draft { path: path.to_owned(), file })
     }
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let mut draft = tempfile::Builder::new().prefix(".store-").tempfile_in(folder).map_err(failed)?;
-    draft.write_all(bytes).and_then(|()| draft.as_file().sync_all()).map_err(failed)?;
-    draft.persist(path).map_err(|error| failed(error.error))?;
-    sync_folder(folder).map_err(failed)
+
+    /// Puts it in its place, instead of what is there. This takes no room on the disk.
+    pub fn put(self) -> Result<(), StoreError> {
+        may_stop(&self.path)?;
+        let Draft { path, file } = self;
+        let failed = |source| StoreError::Write { path: path.clone(), source };
+        file.persist(&path).map_err(|error| failed(error.error))?;
+        sync_folder(folder_of(&path)).map_err(failed)
+    }
+}
+
+/// Removes the drafts in `folder` that processes left which were ended half way. Only the holder of the lock does, since there is
+/// no other writer then; what cannot be removed stays, and is in nobody's way.
+pub fn sweep(folder: &Path, _lock: &Lock) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    // Whoever fills the folder does not make each command slow.
+    for entry in entries.flatten().take(2 * MAX_PACKAGES) {
+        let is_draft = entry.file_name().to_str().is_some_and(|name| name.starts_with(DRAFT));
+        if is_draft && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Writes `line` at the end of the file at `path`, which is made where it is missing, and flushes it.
 pub fn append(path: &Path, line: &str) -> Result<(), StoreError> {
+    may_stop(path)?;
     let failed = |source| StoreError::Write { path: path.to_owned(), source };
     let new = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,
@@ -99,7 +136,7 @@ pub fn append(path: &Path, line: &str) -> Result<(), StoreError> {
     let text =
         if ends_mid_line(&mut file).map_err(failed)? { format!("\n{line}\n") } else { format!("{line}\n") };
     file.write_all(text.as_bytes()).and_then(|()| file.sync_data()).map_err(failed)?;
-    if new { sync_folder(path.parent().unwrap_or(Path::new("."))).map_err(failed) } else { Ok(()) }
+    if new { sync_folder(folder_of(path)).map_err(failed) } else { Ok(()) }
 }
 
 fn ends_mid_line(file: &mut File) -> io::Result<bool> {
@@ -180,6 +217,10 @@ pub fn files_in(folder: &Path, extension: &str, limit: usize) -> Result<Vec<Path
     Ok(files)
 }
 
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("."))
+}
+
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
@@ -208,9 +249,45 @@ fn read_error(path: &Path, source: io::Error) -> StoreError {
     StoreError::Read { path: path.to_owned(), source }
 }
 
+/// Every change of the disk passes here first, so that a test can let the machine stop before any one of them.
+#[cfg(not(test))]
+fn may_stop(_path: &Path) -> Result<(), StoreError> {
+    Ok(())
+}
+
+#[cfg(test)]
+pub use tests::{may_stop, stop_after};
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// Changes of the disk that this thread may still make; none means any number.
+        static CHANGES_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    /// Lets this thread make `changes` more changes of the disk and then fail at every further one, as a process fails that is no
+    /// more; none lets it make any number.
+    pub fn stop_after(changes: Option<u32>) {
+        CHANGES_LEFT.set(changes);
+    }
+
+    pub fn may_stop(path: &Path) -> Result<(), StoreError> {
+        match CHANGES_LEFT.get() {
+            None => Ok(()),
+            Some(0) => {
+                let source = io::Error::other("the machine stopped");
+                Err(StoreError::Write { path: path.to_owned(), source })
+            }
+            Some(left) => {
+                CHANGES_LEFT.set(Some(left - 1));
+                Ok(())
+            }
+        }
+    }
 
     #[test]
     fn a_file_is_read_to_its_limit_and_replaced_whole() {
@@ -242,6 +319,22 @@ mod tests {
         }
         assert_eq!(fs::read(&aim).unwrap(), b"x");
         assert!(Lock::take(&link).is_err());
+    }
+
+    #[test]
+    fn drafts_that_were_left_are_removed_and_nothing_else() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        fs::write(path(".store-draft-a1B2c3"), "half").unwrap();
+        fs::write(path(".store-mine"), "kept").unwrap();
+        fs::create_dir(path(".store-draft-folder")).unwrap();
+        std::os::unix::fs::symlink(path(".store-mine"), path(".store-draft-link")).unwrap();
+        sweep(place.path(), &Lock::take(&path("lock")).unwrap());
+        let mut left: Vec<_> =
+            fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [".store-draft-folder", ".store-draft-link", ".store-mine", "lock"]);
+        sweep(&path("nowhere"), &Lock::take(&path("lock2")).unwrap());
     }
 
     #[test]

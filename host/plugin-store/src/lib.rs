@@ -2,8 +2,13 @@
 //! and the history of it. It runs nothing and opens no connection.
 #![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
 
+#[cfg(test)]
+extern crate self as kvasir_plugin_store;
+
 mod active;
 mod authority;
+#[cfg(test)]
+mod cut_off;
 mod disk;
 mod downgrade;
 mod error;
@@ -11,6 +16,9 @@ mod explain;
 mod history;
 mod limits;
 mod places;
+#[cfg(test)]
+#[path = "../tests/scene/mod.rs"]
+mod scene;
 mod seen_files;
 mod store;
 mod trust;

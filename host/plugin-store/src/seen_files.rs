@@ -5,7 +5,7 @@
 
 use kvasir_plugin::{MAX_SEEN_BYTES, Seen};
 
-use crate::disk::{self, Lock};
+use crate::disk::{self, Draft, Lock};
 use crate::error::StoreError;
 use crate::places::Places;
 
@@ -27,7 +27,7 @@ pub fn read(places: &Places) -> Result<Seen, StoreError> {
             found = true;
         }
     }
-    // Whoever wrote a root or an active plugin had written what was seen before.
+    // Whoever wrote a root had written what was seen before, whoever made a plugin active had begun both copies ([`begin`]).
     if !found && (disk::exists(&places.accepted_root())? || disk::exists(&places.active())?) {
         let [path, twin] = places.seen();
         return Err(StoreError::SeenLost { path, twin });
@@ -35,12 +35,35 @@ pub fn read(places: &Places) -> Result<Seen, StoreError> {
     Ok(seen)
 }
 
-/// Writes `seen` to both copies; only the holder of the lock does.
-pub fn write(places: &Places, seen: &Seen, _lock: &Lock) -> Result<(), StoreError> {
-    disk::make_folder(&places.trust())?;
-    let text = seen.encode();
+/// Begins both copies where neither is there, so that from now on one that is gone is missed.
+pub fn begin(places: &Places, lock: &Lock) -> Result<(), StoreError> {
     for path in places.seen() {
-        disk::replace(&path, &text)?;
+        if disk::exists(&path)? {
+            return Ok(());
+        }
     }
-    Ok(())
+    write(places, &read(places)?, lock)
+}
+
+/// Writes `seen` to both copies; only the holder of the lock does.
+pub fn write(places: &Places, seen: &Seen, lock: &Lock) -> Result<(), StoreError> {
+    Drafts::write(places, seen, lock)?.put()
+}
+
+/// Both copies, on the disk but not in their places yet.
+pub struct Drafts([Draft; 2]);
+
+impl Drafts {
+    /// Writes both beside their places.
+    pub fn write(places: &Places, seen: &Seen, _lock: &Lock) -> Result<Self, StoreError> {
+        disk::make_folder(&places.trust())?;
+        let text = seen.encode();
+        let [path, twin] = places.seen();
+        Ok(Drafts([Draft::write(&path, &text)?, Draft::write(&twin, &text)?]))
+    }
+
+    /// Puts them in their places one after the other; the higher one counts in between.
+    pub fn put(self) -> Result<(), StoreError> {
+        self.0.into_iter().try_for_each(Draft::put)
+    }
 }

@@ -3,12 +3,15 @@
 //! Loading is the full verification of the package each time, against the trust, the policy and the highest revision seen of that
 //! moment; that a package was installed once proves nothing later. Whoever changes something holds the lock for all of it, and every
 //! file is replaced whole, so that a process that ends between two steps leaves a store that works.
+//!
+//! A revision counts as seen before its plugin is used, and every use begins with a load, which writes it down. Choosing a plugin is
+//! no use yet: the choice is written first and its revision after it, so that what was active goes on until the choice has changed.
 
 use std::path::{Path, PathBuf};
 
 use ed25519_dalek::SigningKey;
 use kvasir_plugin::{
-    Grant, MAX_PACKAGE_BYTES, MAX_POLICY_BYTES, PluginDigest, PluginError, Policy, UnixSeconds,
+    Grant, MAX_PACKAGE_BYTES, MAX_POLICY_BYTES, PluginDigest, PluginError, Policy, Seen, UnixSeconds,
     VerifiedPlugin,
 };
 
@@ -91,12 +94,26 @@ impl Store {
 
     /// The active plugin, verified now; none where nothing is active.
     pub fn active(&self, now: UnixSeconds) -> Result<Option<VerifiedPlugin>, StoreError> {
-        self.active_digest()?.map(|digest| self.load(digest, now)).transpose()
+        loop {
+            let Some(digest) = self.active_digest()? else { return Ok(None) };
+            match self.load(digest, now) {
+                // Another process made a newer one active since.
+                Err(StoreError::Downgrade { .. }) if self.active_digest()? != Some(digest) => {}
+                loaded => return loaded.map(Some),
+            }
+        }
     }
 
     /// The installed plugin called `digest`, verified now: signatures, publisher, revocation, validity, revision, policy.
     pub fn load(&self, digest: PluginDigest, now: UnixSeconds) -> Result<VerifiedPlugin, StoreError> {
-        self.load_with(digest, now, None)
+        let plugin = self.verified(digest, now, None)?;
+        self.raise_revision(&plugin, None)?;
+        Ok(plugin)
+    }
+
+    /// As [`Store::load`], but to look at and not to use: its revision is not written down as seen.
+    pub fn examine(&self, digest: PluginDigest, now: UnixSeconds) -> Result<VerifiedPlugin, StoreError> {
+        self.verified(digest, now, None)
     }
 
     /// A package that is not in the store, for use now: checked as one that is, and its revision is written down as seen.
@@ -109,7 +126,7 @@ impl Store {
         Ok(plugin)
     }
 
-    /// Verifies `package`, writes its revision down as seen, and puts it into the store; the active plugin stays what it is.
+    /// Verifies `package` and puts it into the store. The active plugin stays what it is, and nothing counts as seen yet.
     pub fn install(&self, package: &[u8], now: UnixSeconds) -> Result<Installed, StoreError> {
         let lock = self.lock()?;
         let trust = self.trust_locked(&lock)?.trust;
@@ -138,9 +155,10 @@ impl Store {
         now: UnixSeconds,
     ) -> Result<VerifiedPlugin, StoreError> {
         let lock = self.lock()?;
-        let (plugin, _) = self.load_permitted(digest, root_keys, now, &lock)?;
+        let (plugin, _) = self.permitted(digest, root_keys, now, &lock)?;
         let active = self.active_state()?;
         if active.digest == Some(digest) {
+            self.raise_revision(&plugin, Some(&lock))?;
             return Ok(plugin);
         }
         let next = active.then(digest);
@@ -149,8 +167,7 @@ impl Store {
             change: next.change,
             former: active.digest.map(|digest| digest.to_string()),
         };
-        history::record(&self.places, now, happened)?;
-        next.write(&self.places)?;
+        self.switch(&next, &plugin, (now, happened), &lock)?;
         Ok(plugin)
     }
 
@@ -165,15 +182,14 @@ impl Store {
         let active = self.active_state()?;
         let next = active.back().ok_or(StoreError::NoFormer)?;
         let digest = next.digest.ok_or(StoreError::NoFormer)?;
-        let (plugin, overridden_revision) = self.load_permitted(digest, root_keys, now, &lock)?;
+        let (plugin, overridden_revision) = self.permitted(digest, root_keys, now, &lock)?;
         let happened = Happened::RolledBack {
             plugin: Named::from(&plugin),
             change: next.change,
             former: active.digest.map(|digest| digest.to_string()),
             overridden_revision,
         };
-        history::record(&self.places, now, happened)?;
-        next.write(&self.places)?;
+        self.switch(&next, &plugin, (now, happened), &lock)?;
         Ok(plugin)
     }
 
@@ -195,13 +211,40 @@ impl Store {
         History::read(&self.places)
     }
 
-    /// Keeps others from changing the store until it is dropped.
+    /// Keeps others from changing the store until it is dropped; and removes the drafts of those that were ended half way.
     pub(crate) fn lock(&self) -> Result<Lock, StoreError> {
         disk::make_folder(&self.places.plugins())?;
-        Lock::take(&self.places.lock())
+        let lock = Lock::take(&self.places.lock())?;
+        for folder in
+            [self.places.plugins(), self.places.packages(), self.places.overrides(), self.places.trust()]
+        {
+            disk::sweep(&folder, &lock);
+        }
+        Ok(lock)
     }
 
-    fn load_with(
+    /// Lets `next` be the store's state, of which `plugin` is the active one, then writes its revision down as seen. Everything is
+    /// on the disk before the first file is put in its place, so that a full disk changes nothing.
+    fn switch(
+        &self,
+        next: &Active,
+        plugin: &VerifiedPlugin,
+        (now, happened): (UnixSeconds, Happened),
+        lock: &Lock,
+    ) -> Result<(), StoreError> {
+        seen_files::begin(&self.places, lock)?;
+        let active = next.draft(&self.places)?;
+        let seen = match self.raised(plugin)? {
+            Some(seen) => Some(seen_files::Drafts::write(&self.places, &seen, lock)?),
+            None => None,
+        };
+        history::record(&self.places, now, happened)?;
+        active.put()?;
+        seen.map_or(Ok(()), seen_files::Drafts::put)
+    }
+
+    /// The installed plugin `digest`, after every check of a load.
+    fn verified(
         &self,
         digest: PluginDigest,
         now: UnixSeconds,
@@ -220,22 +263,21 @@ impl Store {
         }
         self.grant(&plugin)?;
         self.check_revision(&plugin, &trust, now)?;
-        self.raise_revision(&plugin, lock)?;
         Ok(plugin)
     }
 
-    /// Loads `digest`, for which `root_keys` sign a permission if it needs one; with the revision that it goes below.
-    fn load_permitted(
+    /// As [`Store::verified`], where `root_keys` sign a permission if it needs one; with the revision that it goes below.
+    fn permitted(
         &self,
         digest: PluginDigest,
         root_keys: &[&SigningKey],
         now: UnixSeconds,
         lock: &Lock,
     ) -> Result<(VerifiedPlugin, Option<u64>), StoreError> {
-        let refused = match self.load_with(digest, now, Some(lock)) {
+        let refused = match self.verified(digest, now, Some(lock)) {
             Err(error @ (StoreError::Downgrade { .. } | StoreError::Override { .. })) => error,
-            loaded => {
-                let plugin = loaded?;
+            verified => {
+                let plugin = verified?;
                 let seen = seen_files::read(&self.places)?.revision(&plugin);
                 let below = seen.filter(|&seen| plugin.manifest().kernel_revision < seen);
                 return Ok((plugin, below));
@@ -248,7 +290,7 @@ impl Store {
         let revision = plugin.manifest().kernel_revision;
         let seen = seen_files::read(&self.places)?.revision(&plugin).unwrap_or(revision);
         Override::new(digest, revision, seen, now).write(&self.places, root, root_keys)?;
-        Ok((self.load_with(digest, now, Some(lock))?, Some(seen)))
+        Ok((self.verified(digest, now, Some(lock))?, Some(seen)))
     }
 
     /// Refuses a revision below the highest one seen, unless a permission is there.
@@ -280,16 +322,19 @@ impl Store {
 
     /// Writes the revision of what is about to be used down, where it is the highest so far.
     fn raise_revision(&self, plugin: &VerifiedPlugin, lock: Option<&Lock>) -> Result<(), StoreError> {
-        let mut seen = seen_files::read(&self.places)?;
-        let before = seen.clone();
-        // Below the highest one it is used by permission, and lowers nothing.
-        if seen.check_and_raise(plugin).is_err() || seen == before {
-            return Ok(());
-        }
+        let Some(seen) = self.raised(plugin)? else { return Ok(()) };
         match lock {
             Some(lock) => seen_files::write(&self.places, &seen, lock),
             // Read again under the lock: another process may have raised it meanwhile.
             None => self.raise_revision(plugin, Some(&self.lock()?)),
         }
+    }
+
+    /// What was seen once `plugin` is used; none where that is what was seen already.
+    fn raised(&self, plugin: &VerifiedPlugin) -> Result<Option<Seen>, StoreError> {
+        let mut seen = seen_files::read(&self.places)?;
+        let before = seen.clone();
+        // Below the highest one it is used by permission, and lowers nothing.
+        Ok((seen.check_and_raise(plugin).is_ok() && seen != before).then_some(seen))
     }
 }

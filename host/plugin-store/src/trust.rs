@@ -6,7 +6,7 @@
 //! the keys of `trust/*.pub`, as homes did before there were roots.
 
 use kvasir_plugin::{
-    MAX_TRUST_DOCUMENT_BYTES, Seen, TrustStore, UnixSeconds, VerifiedRevocations, VerifiedRoot,
+    DocumentError, MAX_TRUST_DOCUMENT_BYTES, Seen, TrustStore, UnixSeconds, VerifiedRevocations, VerifiedRoot,
 };
 
 use crate::disk::{self, Lock};
@@ -107,7 +107,14 @@ fn read_root(places: &Places, seen: &Seen) -> Result<Option<RootFound>, StoreErr
             _ => Err(StoreError::RootMissing { path: places.root(), copy: places.accepted_root() }),
         };
     };
-    let root = VerifiedRoot::for_rotation(&current).map_err(refused)?;
+    let root = VerifiedRoot::for_rotation(&current).map_err(|error| match error {
+        DocumentError::Unreadable { reason, .. } if accepted.is_some() => StoreError::Corrupt {
+            path: places.root(),
+            reason,
+            remedy: "plugins/root.json in the data folder is a copy of the last one that was accepted: copy it back",
+        },
+        error => refused(error),
+    })?;
     let Some(accepted) = accepted else { return Ok(Some((root, Some(current)))) };
     if accepted == current {
         return Ok(Some((root, None)));

@@ -63,14 +63,16 @@ fn a_leaked_key_that_runs_ahead_bars_only_itself() {
 }
 
 #[test]
-fn what_is_used_is_written_down_as_seen_before_the_switch_and_what_is_only_kept_shuts_nothing_out() {
+fn what_is_used_is_written_down_as_seen_and_what_is_only_kept_or_looked_at_shuts_nothing_out() {
     let scene = Scene::new();
     let store = scene.store();
     let one = store.install(&scene.package(1), NOW).unwrap().plugin.digest();
     store.activate(one, &[], NOW).unwrap();
+    let before = fs::read(store.places().active()).unwrap();
     let five = store.install(&scene.package(5), NOW).unwrap().plugin.digest();
+    assert_eq!(store.examine(five, NOW).unwrap().digest(), five);
     store.active(NOW).unwrap();
-    // The switch cannot be recorded: as if the machine had stopped right there.
+    // A switch that cannot be recorded is none: what was active goes on, and nothing is shut out.
     let history = store.places().history();
     let kept = fs::read(&history).unwrap();
     fs::remove_file(&history).unwrap();
@@ -78,9 +80,21 @@ fn what_is_used_is_written_down_as_seen_before_the_switch_and_what_is_only_kept_
     assert!(store.activate(five, &[], NOW).is_err());
     fs::remove_dir(&history).unwrap();
     fs::write(&history, kept).unwrap();
-    assert!(matches!(store.install(&scene.package(4), NOW), Err(StoreError::Downgrade { seen: 5, .. })));
-    assert!(matches!(store.active(NOW), Err(StoreError::Downgrade { revision: 1, seen: 5, .. })));
+    assert_eq!(store.active(NOW).unwrap().unwrap().digest(), one);
+    store.install(&scene.package(4), NOW).unwrap();
+
+    // Where the machine stopped once it was active and not yet seen, it is seen before it is used.
+    let unseen = store.places().seen().map(|path| fs::read(path).unwrap());
     store.activate(five, &[], NOW).unwrap();
+    for (path, bytes) in store.places().seen().iter().zip(unseen) {
+        fs::write(path, bytes).unwrap();
+    }
+    store.active(NOW).unwrap();
+    assert!(matches!(store.install(&scene.package(4), NOW), Err(StoreError::Downgrade { seen: 5, .. })));
+    // And an old choice that is put back is refused as an old package is.
+    fs::write(store.places().active(), before).unwrap();
+    assert!(matches!(store.active(NOW), Err(StoreError::Downgrade { revision: 1, seen: 5, .. })));
+    assert!(matches!(store.examine(one, NOW), Err(StoreError::Downgrade { revision: 1, seen: 5, .. })));
 }
 
 #[test]
@@ -139,6 +153,10 @@ fn old_or_missing_roots_and_revocations_are_refused() {
     assert_eq!(rollback(&refused), Some(("root.json", 1, 2)), "{refused:?}");
     fs::remove_file(places.root()).unwrap();
     assert!(matches!(store.load(one.digest(), NOW), Err(StoreError::RootMissing { .. })));
+    fs::write(places.root(), &second[..second.len() / 2]).unwrap();
+    let refused = store.load(one.digest(), NOW).unwrap_err().to_string();
+    assert!(refused.contains("plugins/root.json in the data folder is a copy"), "{refused}");
+    fs::copy(places.accepted_root(), places.root()).unwrap();
     fs::write(places.root(), &second).unwrap();
     store.load(one.digest(), NOW).unwrap();
 

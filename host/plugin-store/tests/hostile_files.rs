@@ -7,6 +7,7 @@ mod scene;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvasir_plugin::PolicyRefusal;
 use kvasir_plugin_store::{Store, StoreError};
@@ -166,4 +167,36 @@ fn two_who_install_at_once_both_succeed_and_nothing_is_lost() {
     assert_eq!(state.change, changes.count() as u64);
     assert!(matches!(store.install(&scene.package(4), NOW), Err(StoreError::Downgrade { seen: 5, .. })));
     assert!(store.digests().unwrap().contains(&state.digest.unwrap()));
+}
+
+#[test]
+fn who_asks_for_the_active_plugin_while_newer_ones_take_over_is_never_refused() {
+    let (scene, store) = active();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asker = scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                scene.store().active(NOW).unwrap().unwrap();
+            }
+        });
+        for revision in 2..40 {
+            let next = store.install(&scene.package(revision), NOW).unwrap().plugin;
+            store.activate(next.digest(), &[], NOW).unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+        asker.join().unwrap();
+    });
+}
+
+#[test]
+fn what_a_process_left_that_was_ended_half_way_is_gone_with_the_next_change() {
+    let (scene, store) = active();
+    let places = store.places();
+    let litter = [places.plugins(), places.packages(), places.trust()]
+        .map(|folder| folder.join(".store-draft-a1B2c3"));
+    litter.iter().for_each(|path| fs::write(path, "half").unwrap());
+    store.active(NOW).unwrap();
+    assert!(litter.iter().all(|path| path.exists()), "looking removes nothing");
+    store.install(&scene.package(2), NOW).unwrap();
+    assert!(!litter.iter().any(|path| path.exists()));
 }

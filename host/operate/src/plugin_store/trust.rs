@@ -339,8 +339,8 @@ fn key_id(text: &str) -> Result<KeyId> {
 fn revocable(store: &Store, root: &VerifiedRoot, what: &str) -> Result<Revocable> {
     if let Some(id) = KeyId::from_hex(what) {
         let signed = |plugin: PluginDigest| {
-            let loaded = store.load(plugin, setup::now());
-            loaded.is_ok_and(|loaded| loaded.publishers().contains(&id))
+            let examined = store.examine(plugin, setup::now());
+            examined.is_ok_and(|plugin| plugin.publishers().contains(&id))
         };
         let is_key = root.root().keys.contains_key(&id) || store.digests()?.into_iter().any(signed);
         return Ok(if is_key { Revocable::Key(id) } else { Revocable::Package(PluginDigest(id.0)) });

@@ -22,10 +22,15 @@ pub struct Scene {
 impl Scene {
     /// A store whose root trusts one publisher with plugins of any name.
     pub fn new() -> Self {
-        let scene = Scene { folder: tempfile::tempdir().unwrap(), publisher: key(1), root: key(100) };
+        let scene = Scene::empty();
         let own = PublisherKey { key: scene.publisher.verifying_key(), name: None };
         assert!(scene.store().create_root(&scene.root, vec![own], NOW).unwrap());
         scene
+    }
+
+    /// Its keys, and nothing in its folder.
+    pub fn empty() -> Self {
+        Scene { folder: tempfile::tempdir().unwrap(), publisher: key(1), root: key(100) }
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
