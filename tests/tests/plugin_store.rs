@@ -50,6 +50,17 @@ impl Home {
         }
     }
 
+    /// What `policy explain` reports of a plugin that would be refused, which it says with exit code 1 as well.
+    fn explains_refusal(&self, what: &[&str]) -> Value {
+        let output = self.command(&[&["plugin", "policy", "explain"], what].concat()).output().unwrap();
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let failed = told["failed"].as_str().unwrap();
+        assert_eq!((output.status.code(), &told["would_load"]), (Some(1), &false.into()), "{told}");
+        assert!(said.contains(&format!("would be refused at the check \"{failed}\"")), "{said}");
+        told
+    }
+
     /// The bundled kernel as `version` with `revision`, signed by this home's publisher key.
     fn package(&self, version: &str, revision: u64) -> PathBuf {
         let key = key_file::load(&self.path("config/keys/publisher.key")).unwrap();
@@ -130,8 +141,8 @@ fn a_revoked_active_plugin_is_not_used_and_the_way_out_is_said() {
     home.refuses(&["run", "x"], &["is revoked", "kvasir plugin rollback"]);
     home.refuses(&["plugin", "install", text(&newer)], &["is revoked"]);
     home.refuses(&["run", "--plugin", text(&newer), "x"], &["is revoked"]);
-    let told = home.reports(&["plugin", "policy", "explain"]);
-    assert_eq!((&told["would_load"], &told["failed"]), (&false.into(), &"package-revocation".into()));
+    assert_eq!(home.explains_refusal(&[])["failed"], "package-revocation");
+    assert_eq!(home.explains_refusal(&[text(&newer)])["failed"], "package-revocation");
     assert_eq!(
         home.reports(&["plugin", "list"])["plugins"]
             .as_array()
@@ -182,6 +193,32 @@ fn trust_is_given_taken_and_handed_to_a_new_root_key() {
 }
 
 #[test]
+fn naming_a_key_for_a_namespace_says_whom_that_shuts_out() {
+    let home = Home::new();
+    let own = key_file::load(&home.path("config/keys/publisher.key")).unwrap().public().to_string();
+    let theirs = home.reports(&["key", "new", text(&home.path("theirs.key"))]);
+    let add =
+        |key: &str, namespace: &str| home.reports(&["plugin", "trust", "add", key, "--namespace", namespace]);
+    let lines = |value: &Value| {
+        value.as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let theirs = theirs["public"].as_str().unwrap();
+    let added = add(theirs, "kvasir");
+    let [shut_out] = &lines(&added["shut_out"])[..] else { panic!("{added}") };
+    assert!(shut_out.starts_with(&own), "{added}");
+    assert!(added["active_is_refused"].as_str().unwrap().contains("trust add"), "{added}");
+    home.refuses(&["run", "x"], &["trust add"]);
+    // A second key for it takes nothing from anybody, and one's own comes back as it was said.
+    let again = add(&own, "kvasir");
+    assert_eq!((lines(&again["shut_out"]).len(), &again["active_is_refused"]), (0, &Value::Null), "{again}");
+    home.run();
+    assert!(lines(&add(theirs, "acme")["shut_out"])[0].starts_with(&own));
+    assert_eq!(lines(&add(theirs, "*")["shut_out"]), Vec::<String>::new());
+    let removed = home.reports(&["plugin", "trust", "remove", &own]);
+    assert!(removed["active_is_refused"].is_string(), "{removed}");
+}
+
+#[test]
 fn the_policy_bounds_what_runs_and_explains_itself() {
     let home = Home::new();
     let policy = home.path("config/policy.toml");
@@ -192,7 +229,7 @@ fn the_policy_bounds_what_runs_and_explains_itself() {
     home.refuses(&["run", "x"], &["memory"]);
     fs::write(&policy, "[default.maximum]\nmemory_bytes = 1048576\n").unwrap();
     home.refuses(&["run", "x"], &["the policy's maximum is 1048576", "policy.toml"]);
-    assert_eq!(home.reports(&["plugin", "policy", "explain"])["failed"], "policy");
+    assert_eq!(home.explains_refusal(&[])["failed"], "policy");
     fs::write(&policy, "[defualt]\n").unwrap();
     home.refuses(&["run", "x"], &["policy.toml", "defualt"]);
     fs::remove_file(&policy).unwrap();

@@ -110,7 +110,8 @@ Examples:
 
 #[derive(Subcommand)]
 pub enum PolicyCommand {
-    /// Say why a plugin would be refused, or what it would be granted: every check in order.
+    /// Say why a plugin would be refused, or what it would be granted: every check in order. The exit status is 1 where it would be
+    /// refused.
     #[command(after_help = "\
 Examples:
   kvasir plugin policy explain                     the active plugin

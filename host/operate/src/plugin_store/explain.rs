@@ -1,19 +1,18 @@
 //! `kvasir plugin policy`: why a load would be refused or what it would be granted, and the policy that holds.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kvasir_plugin::Grant;
-use kvasir_plugin_store::{Outcome, Subject};
+use kvasir_plugin_store::{Explanation, Outcome, Subject};
 use serde_json::{Value, json};
 
 use super::{digest, read_package};
 use crate::settings::Settings;
 use crate::{output, setup};
 
-/// `kvasir plugin policy explain`: `what` is a package file or an installed plugin's digest; none means the active one. Exit status 0
-/// also where it would be refused: the question was answered.
+/// `kvasir plugin policy explain`: `what` is a package file or an installed plugin's digest; none means the active one.
 ///
 /// # Errors
-/// Where there is no such package or plugin to ask about.
+/// Where there is no such package or plugin to ask about, or it would be refused; the checks are printed before that.
 pub fn explain(settings: &Settings, what: Option<&str>, json: bool) -> Result<()> {
     let store = settings.store();
     let package;
@@ -44,10 +43,11 @@ pub fn explain(settings: &Settings, what: Option<&str>, json: bool) -> Result<()
             .iter()
             .map(|check| json!({"check": check.name, "outcome": outcome(check.outcome), "said": check.said}))
             .collect();
-        return output::object(&json!({
+        output::object(&json!({
             "would_load": failed.is_none(), "failed": failed.map(|check| check.name), "checks": checks,
             "active": told.active, "plugin": told.plugin, "grant": told.grant.as_ref().map(grant_object),
-        }));
+        }))?;
+        return refused(&told);
     }
     let mut lines = Vec::new();
     for check in &told.checks {
@@ -58,22 +58,27 @@ pub fn explain(settings: &Settings, what: Option<&str>, json: bool) -> Result<()
         };
         lines.push(format!("{mark} {}: {}", check.name, check.said));
     }
-    let subject = told.plugin.as_ref().map_or("the package".to_owned(), |plugin| {
-        format!("{} {} (revision {})", plugin.name, plugin.version, plugin.revision)
-    });
-    match (failed, &told.grant) {
-        (Some(check), _) => {
-            lines.push(format!("{subject} would be refused at the check {:?}.", check.name));
-        }
-        (None, grant) => {
-            lines.push(format!(
-                "{subject} would be loaded{}.",
-                if told.active { "; it is active" } else { "" }
-            ));
-            lines.extend(grant.iter().flat_map(grant_lines));
-        }
+    if failed.is_none() {
+        let active = if told.active { "; it is active" } else { "" };
+        lines.push(format!("{} would be loaded{active}.", subject_of(&told)));
+        lines.extend(told.grant.iter().flat_map(grant_lines));
     }
-    output::line(lines.join("\n"))
+    output::line(lines.join("\n"))?;
+    refused(&told)
+}
+
+/// An error where a check failed, so that a script need not read the answer.
+fn refused(told: &Explanation) -> Result<()> {
+    match told.failed() {
+        Some(check) => bail!("{} would be refused at the check {:?}", subject_of(told), check.name),
+        None => Ok(()),
+    }
+}
+
+fn subject_of(told: &Explanation) -> String {
+    told.plugin.as_ref().map_or("the package".to_owned(), |plugin| {
+        format!("{} {} (revision {})", plugin.name, plugin.version, plugin.revision)
+    })
 }
 
 /// `kvasir plugin policy show`: the policy file, and what holds where it says nothing.

@@ -82,6 +82,14 @@ pub fn add(settings: &Settings, options: &KeyOptions, json: bool) -> Result<()> 
     if revoked {
         bail!("key {id} is revoked, which is for good: its publisher needs another key");
     }
+    // The first key that is named for a namespace takes it from those of any name.
+    let shut_out: Vec<PublisherKey> = match root.root().roles.get(&any) {
+        Some(others) if !covered && role != any && !root.root().roles.contains_key(&role) => {
+            let others = others.keys.iter().filter(|other| **other != id);
+            others.filter_map(|other| root.root().keys.get(other).cloned()).collect()
+        }
+        _ => Vec::new(),
+    };
     let root = if covered {
         root
     } else {
@@ -91,19 +99,36 @@ pub fn add(settings: &Settings, options: &KeyOptions, json: bool) -> Result<()> 
         let edit = |root: &mut kvasir_plugin::Root| root.grant(role.clone(), key.clone());
         store.change_root(&signing, &what, setup::now(), edit)?.unwrap_or(root)
     };
+    let broken = active_refused(&store);
     if json {
         return output::object(&json!({
             "key": id.to_string(), "public": key.line(), "namespace": namespace, "added": !covered,
-            "root_version": root.version(),
+            "root_version": root.version(), "active_is_refused": broken,
+            "shut_out": shut_out.iter().map(PublisherKey::line).collect::<Vec<_>>(),
         }));
     }
-    output::line(format!(
+    let mut lines = vec![format!(
         "{} may publish {}{}; root version {}",
         key.line(),
         spoken(&namespace),
         if covered { " already" } else { "" },
         root.version()
-    ))
+    )];
+    if !shut_out.is_empty() {
+        lines.push(format!(
+            "now that a key is named for them, these keys for any name may publish {} no more (`kvasir plugin trust add KEY \
+             --namespace {namespace}` lets one):",
+            spoken(&namespace)
+        ));
+        lines.extend(shut_out.iter().map(|key| format!("  {}", key.line())));
+    }
+    lines.extend(broken.map(|reason| format!("the active plugin is refused now: {reason}")));
+    output::line(lines.join("\n"))
+}
+
+/// Why the active plugin would not be loaded now; none where it would, or none is active.
+fn active_refused(store: &Store) -> Option<String> {
+    store.active(setup::now()).err().map(|error| format!("{:#}", anyhow::Error::from(error)))
 }
 
 /// `kvasir plugin trust remove`: what the key signed is not loaded any more; nothing is revoked.
@@ -132,12 +157,18 @@ pub fn remove(settings: &Settings, options: &KeyOptions, json: bool) -> Result<(
     let Some(next) = store.change_root(&signing, &what, setup::now(), edit)? else {
         bail!("key {id} is trusted with no plugin; `kvasir plugin trust show` lists the keys that are");
     };
+    let broken = active_refused(&store);
     if json {
-        return output::object(
-            &json!({"key": id.to_string(), "removed_from": from, "root_version": next.version()}),
-        );
+        return output::object(&json!({
+            "key": id.to_string(), "removed_from": from, "root_version": next.version(), "active_is_refused": broken,
+        }));
     }
-    output::line(format!("key {id} is out of {}; root version {}", from.join(", "), next.version()))
+    output::line(format!(
+        "key {id} is out of {}; root version {}{}",
+        from.join(", "),
+        next.version(),
+        broken.map_or_else(String::new, |reason| format!("\nthe active plugin is refused now: {reason}"))
+    ))
 }
 
 /// `kvasir plugin trust rotate`: a new root key in the place of the old one, which is kept beside it under another name. The old one is
@@ -161,7 +192,7 @@ pub fn rotate(settings: &Settings, root_keys: &[PathBuf], json: bool) -> Result<
     let (old, others) = signers.split_first().context("there is no root key to replace")?;
     let others: Vec<_> = others.iter().map(SecretKey::signing_key).collect();
     let (new, _) = key_file::load_or_create(&next_place)?;
-    let next = store.rotate_root(old.signing_key(), new.signing_key(), setup::now())?;
+    let next = store.rotate_root(old.signing_key(), new.signing_key(), &others, setup::now())?;
     let kept = settle(&place, &next_place, next.version())?;
     if json {
         return output::object(&json!({
@@ -258,7 +289,7 @@ pub fn revoke(settings: &Settings, what: &str, root_keys: &[PathBuf], json: bool
     let signing: Vec<_> = signers.iter().map(SecretKey::signing_key).collect();
     let (revocations, new) = store.revoke(&[revocable], &signing, setup::now())?;
     let active = store.active_digest()?;
-    let broken = store.active(setup::now()).err().map(|error| format!("{:#}", anyhow::Error::from(error)));
+    let broken = active_refused(&store);
     if json {
         return output::object(&json!({
             "revoked": revocable.to_string(), "new": new, "revocations_version": revocations.version(),
