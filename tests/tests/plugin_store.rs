@@ -232,6 +232,16 @@ fn the_policy_bounds_what_runs_and_explains_itself() {
     assert_eq!(home.explains_refusal(&[])["failed"], "policy");
     fs::write(&policy, "[defualt]\n").unwrap();
     home.refuses(&["run", "x"], &["policy.toml", "defualt"]);
+    for (table, limit, range) in [
+        ("[default]", "deadline_ms = 0", "1 to 3600000"),
+        ("[default]", "deadline_ms = 9000000000000000000", "1 to 3600000"),
+        ("[namespace.kvasir.maximum]", "memory_bytes = 0", "65536 to 4294967296"),
+    ] {
+        fs::write(&policy, format!("{table}\n{limit}\n")).unwrap();
+        home.refuses(&["run", "x"], &[limit, table, range]);
+        home.refuses(&["plugin", "policy", "show"], &[limit, range]);
+        assert_eq!(home.explains_refusal(&[])["failed"], "policy");
+    }
     fs::remove_file(&policy).unwrap();
     assert_eq!(home.reports(&["plugin", "policy", "show"])["there"], false);
 }

@@ -1,6 +1,8 @@
 //! Every size that a package may not exceed. Chosen well above what a kernel needs (the first one is 210 kB) and
 //! far below what would hurt a host that reads it.
 
+use std::ops::RangeInclusive;
+
 /// Largest package in bytes; checked before anything else is looked at.
 pub const MAX_PACKAGE_BYTES: usize = 64 << 20;
 /// Most files in a package: plugin.toml, kernel.wasm, sbom.cdx.json, shaders and vectors.
@@ -52,6 +54,14 @@ pub const MAX_REVOKED: usize = 4096;
 pub const MAX_POLICY_BYTES: usize = 64 << 10;
 /// Most namespaces, and most publishers, that one policy may speak of.
 pub const MAX_POLICY_RULES: usize = 256;
+/// What a policy may say of linear memory, in bytes: a page of WebAssembly to all that 32 bits address.
+pub const POLICY_MEMORY_BYTES: RangeInclusive<u64> = 65_536..=4 << 30;
+/// What a policy may say of the fuel of a call; the most is about a hundred hours of one core.
+pub const POLICY_FUEL_PER_CALL: RangeInclusive<u64> = 1..=1_000_000_000_000_000;
+/// What a policy may say of the rows of a call.
+pub const POLICY_ROWS_PER_CALL: RangeInclusive<u64> = 1..=65_536;
+/// What a policy may say of the wall clock of a call, in milliseconds; the most is an hour.
+pub const POLICY_DEADLINE_MS: RangeInclusive<u64> = 1..=3_600_000;
 /// Largest text of [`crate::Seen`] in bytes.
 pub const MAX_SEEN_BYTES: usize = 4 << 20;
 /// Most (package, key set) pairs that [`crate::Seen`] remembers.

@@ -29,8 +29,9 @@ pub struct Manifest {
     pub min_host: Version,
     /// What it asks for.
     pub limits: Limits,
-    /// Asks for WASI that reaches nothing (no files, no network, a clock that stands still), which a kernel built by a stock
-    /// toolchain may import; refused unless the operator's policy allows it.
+    /// Asks for WASI that reaches nothing (no files, no network, a clock that stands still), as a kernel built by a stock toolchain
+    /// may import it; refused unless the operator's policy allows it. Reserved: no sandbox of this version links it, and a component
+    /// that imports it is refused in any case.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wasi_inert: bool,
     /// License expression, for people.

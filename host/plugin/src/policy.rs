@@ -6,12 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::identity::KeyId;
-use crate::limits::{MAX_POLICY_BYTES, MAX_POLICY_RULES};
+use crate::limits::{
+    MAX_POLICY_BYTES, MAX_POLICY_RULES, POLICY_DEADLINE_MS, POLICY_FUEL_PER_CALL, POLICY_MEMORY_BYTES,
+    POLICY_ROWS_PER_CALL,
+};
 use crate::manifest::{Limits, is_word};
 use crate::package::VerifiedPlugin;
 
@@ -19,22 +23,23 @@ use crate::package::VerifiedPlugin;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Most linear memory of an instance in bytes; a higher request gets this.
+    /// Most linear memory of an instance in bytes, within [`POLICY_MEMORY_BYTES`]; a higher request gets this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Most fuel of a call; a higher request gets this.
+    /// Most fuel of a call, within [`POLICY_FUEL_PER_CALL`]; a higher request gets this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fuel_per_call: Option<u64>,
-    /// Most rows in a call; a higher request gets this.
+    /// Most rows in a call, within [`POLICY_ROWS_PER_CALL`]; a higher request gets this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows_per_call: Option<u64>,
-    /// Wall clock of a call in milliseconds.
+    /// Wall clock of a call in milliseconds, within [`POLICY_DEADLINE_MS`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
     /// Whether its shader may run on the GPU; its WASM kernel runs in any case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<bool>,
-    /// Whether a kernel that asks for inert WASI gets it; where not, it is refused.
+    /// Whether a kernel that asks for inert WASI is let through; where not, it is refused. What it asks for is not there: the
+    /// sandbox of this version links no WASI and refuses whatever imports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wasi_inert: Option<bool>,
     /// Requests above these are refused.
@@ -42,7 +47,7 @@ pub struct Rule {
     pub maximum: Maximum,
 }
 
-/// Requests above these are refused, whatever would be granted.
+/// Requests above these are refused, whatever would be granted. Each is within the range of its namesake in [`Rule`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Maximum {
@@ -81,7 +86,7 @@ pub struct Grant {
     pub deadline: Duration,
     /// Whether its shader may run.
     pub gpu: bool,
-    /// Whether it gets WASI that reaches nothing; only where it asked.
+    /// Whether the policy lets it ask for WASI that reaches nothing; the sandbox of this version gives none.
     pub wasi_inert: bool,
     /// How each came about, for `policy explain`.
     pub reasons: Vec<GrantReason>,
@@ -135,8 +140,8 @@ pub enum PolicyRefusal {
     },
     /// It asks for inert WASI, which the policy does not allow.
     #[error(
-        "the plugin asks for WASI (inert), the policy does not allow it ({origin}); set `wasi_inert = true` in policy.toml if \
-         you mean to"
+        "the plugin asks for WASI (inert), the policy does not allow it ({origin}); this version gives WASI to no kernel, so \
+         take a release that does not ask for it (`wasi_inert = true` in policy.toml lets one through that asks and imports none)"
     )]
     Wasi {
         /// Where the policy says so.
@@ -154,6 +159,22 @@ pub enum PolicyError {
         bytes: usize,
         /// Bytes allowed.
         limit: usize,
+    },
+    /// A limit that no kernel could work with, or that limits nothing.
+    #[error(
+        "policy.toml says {name} = {value} under {rule}: it may be {least} to {most}; leave it out for what is built in"
+    )]
+    OutOfRange {
+        /// The table that says so: `[default.maximum]`.
+        rule: String,
+        /// Name of the limit.
+        name: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least that it may be.
+        least: u64,
+        /// The most that it may be.
+        most: u64,
     },
     /// Not a policy.
     #[error("policy.toml cannot be used: {reason}")]
@@ -181,6 +202,13 @@ impl Policy {
         }
         if let Some(name) = policy.namespace.keys().find(|name| !is_word(name)) {
             return Err(malformed(format!("{name:?} is no namespace")));
+        }
+        check_ranges(&RuleSource::Default, &policy.default)?;
+        for (name, rule) in &policy.namespace {
+            check_ranges(&RuleSource::Namespace(name.clone()), rule)?;
+        }
+        for (key, rule) in &policy.publisher {
+            check_ranges(&RuleSource::Publisher(*key), rule)?;
         }
         Ok(policy)
     }
@@ -241,6 +269,35 @@ impl Policy {
         let publishers =
             plugin.publishers().iter().filter_map(|key| self.publisher.get_key_value(key)).collect();
         Rules { default: &self.default, namespace, publishers }
+    }
+}
+
+/// Refuses a rule that says a limit out of its range.
+fn check_ranges(source: &RuleSource, rule: &Rule) -> Result<(), PolicyError> {
+    let table = source.to_string();
+    let deadline = [("deadline_ms", rule.deadline_ms)];
+    let maximum = format!("{}.maximum]", table.trim_end_matches(']'));
+    for (table, numbers) in
+        [(&table, rule.numbers().as_slice()), (&table, &deadline), (&maximum, &rule.maximum.numbers())]
+    {
+        for &(name, value) in numbers {
+            let range = range(name);
+            if let Some(value) = value.filter(|value| !range.contains(value)) {
+                let (least, most) = range.into_inner();
+                return Err(PolicyError::OutOfRange { rule: table.clone(), name, value, least, most });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the limit `name` may be.
+fn range(name: &str) -> RangeInclusive<u64> {
+    match name {
+        "memory_bytes" => POLICY_MEMORY_BYTES,
+        "fuel_per_call" => POLICY_FUEL_PER_CALL,
+        "rows_per_call" => POLICY_ROWS_PER_CALL,
+        _ => POLICY_DEADLINE_MS,
     }
 }
 

@@ -269,28 +269,28 @@ fn the_operator_grants_the_lesser() {
     assert_eq!(default.limits, plugin.manifest().limits);
     assert_eq!((default.deadline, default.gpu, default.wasi_inert), (Duration::from_secs(10), false, false));
     let text = format!(
-        "[default]\nmemory_bytes = 1000\nrows_per_call = 100\ndeadline_ms = 50\n[namespace.kvasir]\nmemory_bytes = 2000\n\
+        "[default]\nmemory_bytes = 70000\nrows_per_call = 10\ndeadline_ms = 50\n[namespace.kvasir]\nrows_per_call = 12\n\
          [publisher.{}]\nfuel_per_call = 900\n[publisher.{}]\nfuel_per_call = 800\n[namespace.other]\nrows_per_call = 1\n",
         id(1),
         id(2)
     );
     let narrowed = grant(&text).unwrap();
-    assert_eq!(narrowed.limits, Limits { memory_bytes: 2000, fuel_per_call: 800, rows_per_call: 16 });
+    assert_eq!(narrowed.limits, Limits { memory_bytes: 65_536, fuel_per_call: 800, rows_per_call: 12 });
     assert_eq!(narrowed.deadline, Duration::from_millis(50));
-    assert_eq!(narrowed.reasons[0].source, RuleSource::Namespace("kvasir".to_owned()));
+    assert_eq!(narrowed.reasons[0].source, RuleSource::Default);
     assert_eq!(narrowed.reasons[1].source, RuleSource::Publisher(id(2)));
-    assert_eq!(narrowed.reasons[2].source, RuleSource::Default);
+    assert_eq!(narrowed.reasons[2].source, RuleSource::Namespace("kvasir".to_owned()));
     assert_eq!(
-        grant("[default.maximum]\nmemory_bytes = 65535\n").unwrap_err(),
+        grant("[default.maximum]\nrows_per_call = 15\n").unwrap_err(),
         PolicyRefusal::AsksTooMuch {
-            name: "memory_bytes",
-            asked: 65_536,
-            maximum: 65_535,
+            name: "rows_per_call",
+            asked: 16,
+            maximum: 15,
             origin: RuleSource::Default
         }
     );
     assert!(
-        grant("[default.maximum]\nmemory_bytes = 65535\n[namespace.kvasir.maximum]\nmemory_bytes = 65536\n")
+        grant("[default.maximum]\nrows_per_call = 15\n[namespace.kvasir.maximum]\nrows_per_call = 16\n")
             .is_ok()
     );
     for broken in ["memory = 1", "[default]\nmemory = 1", "[namespace.Up]", "[publisher.x]", "\u{0}"] {
@@ -300,6 +300,37 @@ fn the_operator_grants_the_lesser() {
     assert!(matches!(Policy::parse(&large), Err(PolicyError::TooLarge { .. })));
     let rules: String = (0..=MAX_POLICY_RULES).map(|index| format!("[namespace.n{index}]\n")).collect();
     assert!(matches!(Policy::parse(rules.as_bytes()), Err(PolicyError::Malformed { .. })));
+}
+
+#[test]
+fn a_limit_of_nothing_or_beyond_all_reason_is_refused_with_its_range() {
+    let id = id(1);
+    for (name, range) in [
+        ("memory_bytes", POLICY_MEMORY_BYTES),
+        ("fuel_per_call", POLICY_FUEL_PER_CALL),
+        ("rows_per_call", POLICY_ROWS_PER_CALL),
+        ("deadline_ms", POLICY_DEADLINE_MS),
+    ] {
+        let tables = ["[default]", "[namespace.acme]", &format!("[publisher.{id}]")].map(str::to_owned);
+        let maxima = ["[default.maximum]", "[namespace.acme.maximum]", &format!("[publisher.{id}.maximum]")];
+        let maxima = maxima.map(str::to_owned);
+        for table in tables.iter().chain(maxima.iter().filter(|_| name != "deadline_ms")) {
+            let parse = |value: u64| Policy::parse(format!("{table}\n{name} = {value}\n").as_bytes());
+            for value in [*range.start(), *range.end()] {
+                parse(value).unwrap();
+            }
+            for value in [0, range.start() - 1, range.end() + 1, 9_000_000_000_000_000_000] {
+                let said = parse(value).unwrap_err().to_string();
+                for part in [
+                    table.clone(),
+                    format!("{name} = {value}"),
+                    format!("{} to {}", range.start(), range.end()),
+                ] {
+                    assert!(said.contains(&part), "{said} lacks {part}");
+                }
+            }
+        }
+    }
 }
 
 #[test]
