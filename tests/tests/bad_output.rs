@@ -218,6 +218,45 @@ fn an_output_replaces_no_key_no_device_no_link_and_no_other_file() {
 }
 
 #[test]
+fn a_signature_that_cannot_be_made_again_here_is_not_written_over() {
+    let home = Home::new();
+    let (folder, mine, theirs) = (home.kernel_folder(), home.key("mine.key"), home.key("theirs.key"));
+    let out = home.path("out.kvp");
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
+    let pack = words(&["plugin", "pack", text(&folder), "--out", text(&out)]);
+    let sign_by =
+        |key: &Path| words(&["plugin", "sign", text(&folder), "--key", text(key), "--out", text(&out)]);
+    let pack_by = |key: &Path| [&pack[..], &words(&["--key", text(key)])].concat();
+    home.succeeds(&pack);
+    home.succeeds(&sign_by(&mine));
+    // By the same key again: nothing is lost that could not be made again.
+    home.succeeds(&sign_by(&mine));
+    home.succeeds(&pack_by(&mine));
+    let before = fs::read(&out).unwrap();
+    home.refuses(&pack, &["out.kvp is signed by", "--out", "--force", "kvasir plugin sign"]);
+    home.refuses(&pack_by(&theirs), &["out.kvp is signed by"]);
+    home.refuses(&sign_by(&theirs), &["out.kvp is signed by"]);
+    assert!(fs::read(&out).unwrap() == before);
+    // What it says to do keeps both.
+    home.succeeds(&["plugin", "sign", text(&out), "--key", text(&theirs)]);
+    let both = fs::read(&out).unwrap();
+    for refused in [&pack, &pack_by(&mine), &sign_by(&mine), &sign_by(&theirs)] {
+        home.refuses(refused, &["out.kvp is signed by"]);
+    }
+    let unsigned = home.path("unsigned.kvp");
+    home.succeeds(&words(&["plugin", "pack", text(&folder), "--out", text(&unsigned)]));
+    let onto = words(&["plugin", "sign", text(&unsigned), "--key", text(&mine), "--out", text(&out)]);
+    home.refuses(&onto, &["out.kvp is signed by"]);
+    let layout = home.path("layout");
+    home.succeeds(&words(&["plugin", "push", text(&unsigned), text(&layout)]));
+    let pull = words(&["plugin", "pull", text(&layout), "--out", text(&out)]);
+    home.refuses(&pull, &["out.kvp is signed by"]);
+    assert!(fs::read(&out).unwrap() == both);
+    home.succeeds(&[&pull[..], &words(&["--force"])].concat());
+    assert!(fs::read(&out).unwrap() == fs::read(&unsigned).unwrap());
+}
+
+#[test]
 fn what_would_not_verify_is_not_packed() {
     let home = Home::new();
     let (folder, signer, out) = (home.kernel_folder(), home.key("signer.key"), home.path("out.kvp"));

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kvasir_plugin::{Manifest, PackageContents, PublisherKey, TrustStore, Unverified, VerifiedPlugin};
+use kvasir_plugin::{KeyId, Manifest, PackageContents, PublisherKey, TrustStore, Unverified, VerifiedPlugin};
 use kvasir_wire::key::SecretKey;
 use serde_json::json;
 
@@ -30,7 +30,7 @@ pub struct PackOptions {
     pub out: Option<PathBuf>,
     /// Days until the signature expires.
     pub days: u32,
-    /// Replace a file that is no package.
+    /// Replace a file that is no package, or a package that others signed.
     pub force: bool,
 }
 
@@ -55,6 +55,8 @@ pub fn pack(options: &PackOptions, json: bool) -> Result<()> {
     };
     let inputs: Vec<&Path> = inputs.iter().chain(&options.key).map(PathBuf::as_path).collect();
     writable(&out, &inputs, options.force)?;
+    let signers: Vec<KeyId> = key.iter().map(|key| KeyId::of(&key.signing_key().verifying_key())).collect();
+    keeps_signatures(&out, &signers, options.force)?;
     let unfit = || format!("{} cannot be packed", folder.display());
     let checked = check(contents, setup::validity(u64::from(*days))).with_context(unfit)?;
     let package = match &key {
@@ -180,6 +182,32 @@ pub(crate) fn file_name(contents: &PackageContents) -> Result<String> {
 pub(crate) fn writable(out: &Path, inputs: &[&Path], force: bool) -> Result<()> {
     let what = "kernel package (--force replaces it)";
     Replaceable { inputs, may: files::is_package, what, force }.check(out)
+}
+
+/// Refuses to write a package that `signers` sign in the place of one, at `out`, that others signed too, or that is signed where
+/// `signers` are none: what somebody else's key made cannot be made again here.
+pub(crate) fn keeps_signatures(out: &Path, signers: &[KeyId], force: bool) -> Result<()> {
+    if force || !out.exists() {
+        return Ok(());
+    }
+    // What no host can read carries no signature that counts.
+    let Ok(there) = Unverified::read(&read_package(out)?) else { return Ok(()) };
+    let lost: Vec<String> = there
+        .claims
+        .iter()
+        .flat_map(|claims| &claims.signed_by)
+        .filter(|key| !signers.contains(key))
+        .map(ToString::to_string)
+        .collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "{out} is signed by {keys}, and what would take its place is not: write to another file with --out, or drop the signatures \
+         with --force (`kvasir plugin sign {out}` adds a signature to the package as it is)",
+        out = out.display(),
+        keys = lost.join(", ")
+    )
 }
 
 pub(crate) fn read_package(path: &Path) -> Result<Vec<u8>> {

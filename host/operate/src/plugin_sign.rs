@@ -21,7 +21,7 @@ pub struct SignOptions {
     pub out: Option<PathBuf>,
     /// Days until the signature expires. A signature that is added keeps the days of the first.
     pub days: u32,
-    /// Replace a file that is no package.
+    /// Replace a file that is no package, or a package that others signed.
     pub force: bool,
 }
 
@@ -32,6 +32,7 @@ pub struct SignOptions {
 pub fn sign(settings: &Settings, options: &SignOptions, json: bool) -> Result<()> {
     let target = &options.target;
     let (key, key_path, new_key) = key(settings, options.key.as_deref())?;
+    let own = KeyId::of(&key.signing_key().verifying_key());
     let validity = setup::validity(u64::from(options.days));
     let unfit = || format!("{} cannot be signed", target.display());
     let (out, package, checked) = if target.is_dir() {
@@ -42,6 +43,7 @@ pub fn sign(settings: &Settings, options: &SignOptions, json: bool) -> Result<()
         };
         let inputs: Vec<&Path> = inputs.iter().chain([&key_path]).map(PathBuf::as_path).collect();
         plugin_pack::writable(&out, &inputs, options.force)?;
+        plugin_pack::keeps_signatures(&out, &[own], options.force)?;
         let checked = plugin_pack::check(contents, validity).with_context(unfit)?;
         let package = kvasir_plugin::pack(&checked.contents, validity, key.signing_key());
         (out, package.with_context(unfit)?, checked)
@@ -50,6 +52,8 @@ pub fn sign(settings: &Settings, options: &SignOptions, json: bool) -> Result<()
         plugin_pack::writable(&out, &[&key_path], options.force)?;
         let bytes = plugin_pack::read_package(target)?;
         let found = Unverified::read(&bytes).with_context(unfit)?;
+        let there = found.claims.iter().flat_map(|claims| &claims.signed_by).copied();
+        plugin_pack::keeps_signatures(&out, &there.chain([own]).collect::<Vec<_>>(), options.force)?;
         // Whoever signs vouches, so what is in it is tried first, whoever signed before.
         let checked = plugin_pack::check(found.contents, validity).with_context(unfit)?;
         let package = match found.claims {

@@ -64,7 +64,7 @@ pub struct PackArguments {
     /// Days until the signature expires.
     #[arg(long, default_value_t = 365)]
     pub days: u32,
-    /// Replace the file that is there although it is no package.
+    /// Replace the file that is there although it is no package, or is signed by others.
     #[arg(long)]
     pub force: bool,
 }
@@ -83,7 +83,7 @@ pub struct SignArguments {
     /// Days until the signature expires; a signature that is added keeps the first one's.
     #[arg(long, default_value_t = 365)]
     pub days: u32,
-    /// Replace the file that is there although it is no package.
+    /// Replace the file that is there although it is no package, or is signed by others.
     #[arg(long)]
     pub force: bool,
 }
