@@ -7,6 +7,7 @@
 //! | `oci:/some/folder:1.4.0`, `oci:folder` | a folder, by tag or without |
 //! | `some/folder` | a folder |
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -54,11 +55,19 @@ impl FromStr for Place {
     type Err = RegistryError;
 
     fn from_str(text: &str) -> Result<Self, RegistryError> {
-        let wrong = |reason| RegistryError::Reference { text: text.chars().take(100).collect(), reason };
+        let wrong = |reason| RegistryError::Reference {
+            text: without_credentials(text).chars().take(100).collect(),
+            reason,
+        };
         if text.len() > MAX_REFERENCE_BYTES {
             return Err(wrong("it is longer than 512 bytes"));
         }
         if let Some(rest) = text.strip_prefix("oci://") {
+            if without_credentials(text) != text {
+                return Err(wrong(
+                    "credentials do not belong in it, but in KVASIR_REGISTRY_USER and KVASIR_REGISTRY_PASSWORD",
+                ));
+            }
             return reference(rest).map(Place::Registry).map_err(wrong);
         }
         if text.contains("://") {
@@ -78,6 +87,24 @@ impl FromStr for Place {
             return Err(wrong("a tag has letters, digits, `.`, `-` and `_`, 128 at most"));
         }
         Ok(Place::Folder { path: PathBuf::from(path), tag: tag.map(str::to_owned) })
+    }
+}
+
+/// `text` with `***` for what stands before a host, `user:password@`: a refusal is shown, logged and reported.
+fn without_credentials(text: &str) -> Cow<'_, str> {
+    let Some((scheme, rest)) = text.split_once("://") else { return Cow::Borrowed(text) };
+    // A password may hold any character; what follows the `@` before a digest is no host with a repository.
+    match rest.rsplit_once('@') {
+        Some((_, host)) if host.contains('/') || !rest.contains('/') => {
+            Cow::Owned(format!("{scheme}://***@{host}"))
+        }
+        _ => match rest.split_once('/') {
+            Some((authority, rest)) if authority.contains('@') => {
+                let host = authority.rsplit_once('@').map_or("", |(_, host)| host);
+                Cow::Owned(format!("{scheme}://***@{host}/{rest}"))
+            }
+            _ => Cow::Borrowed(text),
+        },
     }
 }
 
@@ -246,6 +273,24 @@ mod tests {
         ] {
             assert!(matches!(text.parse::<Place>(), Err(RegistryError::Reference { .. })), "{text}");
         }
+    }
+
+    #[test]
+    fn a_refusal_shows_no_credentials() {
+        for (text, shown) in [
+            ("oci://user:secret@ghcr.io/kernel:1.0", "oci://***@ghcr.io/kernel:1.0"),
+            ("oci://secret@ghcr.io/kernel@sha256:12", "oci://***@ghcr.io/kernel@sha256:12"),
+            ("oci://user:sec/ret@ghcr.io/kernel", "oci://***@ghcr.io/kernel"),
+            ("oci://user:sec@ret@ghcr.io", "oci://***@ghcr.io"),
+            ("https://user:secret@ghcr.io/kernel", "https://***@ghcr.io/kernel"),
+            ("oci://user:secret@", "oci://***@"),
+            ("oci://ghcr.io/kernel@md5:12", "oci://ghcr.io/kernel@md5:12"),
+        ] {
+            let said = text.parse::<Place>().unwrap_err().to_string();
+            assert!(said.contains(shown) && !said.contains("sec"), "{said}");
+        }
+        let long = format!("oci://user:{}@ghcr.io/kernel", "secret".repeat(200));
+        assert!(!long.parse::<Place>().unwrap_err().to_string().contains("secret"));
     }
 
     #[test]
