@@ -25,7 +25,7 @@ pub use kvasir_gpu::{
     Adapter, AdapterChoice, AdapterKind, Deadlines, FailureHistory, FailureKind, GpuError, GpuOptions,
     MemoryHistory,
 };
-pub use kvasir_kernel::{KernelError, KernelOptions, Walls};
+pub use kvasir_kernel::{KernelError, KernelOptions, UNREADABLE_FAILURES, Walls, told_failures};
 pub use kvasir_model::{ExpertIndex, LayerIndex};
 pub use kvasir_numerics::{Format, InstructionSet, RowFormat, Swiglu};
 pub use kvasir_plugin::VerifiedPlugin;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kvasir_kernel::told_failures;
 use kvasir_plugin::PluginDigest;
 
 /// Why the GPU gave no answer.
@@ -75,13 +76,13 @@ pub enum GpuError {
     },
     /// The plugin failed too often.
     #[error(
-        "plugin {plugin} was ended {failures} times on this GPU and is no longer run on it; compute on the CPU, or use another \
-         version of the plugin"
+        "plugin {plugin} {} and is no longer run on it; compute on the CPU, or use another version of the plugin",
+        told_failures(*failures, "on this GPU")
     )]
     Quarantined {
         /// The plugin.
         plugin: PluginDigest,
-        /// How often it failed.
+        /// How often it failed; [`kvasir_kernel::UNREADABLE_FAILURES`] where that cannot be told.
         failures: u32,
     },
     /// The process failed a moment ago and is not started again yet.

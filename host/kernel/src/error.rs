@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use kvasir_plugin::PluginDigest;
 
+use crate::history::told_failures;
+
 /// Why a kernel's process gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
@@ -81,12 +83,13 @@ pub enum KernelError {
     },
     /// The plugin failed too often.
     #[error(
-        "plugin {plugin} failed {failures} times on this machine and is not run any more; use another version of the plugin"
+        "plugin {plugin} {} and is not run any more; use another version of the plugin",
+        told_failures(*failures, "on this machine")
     )]
     Quarantined {
         /// The plugin.
         plugin: PluginDigest,
-        /// How often it failed.
+        /// How often it failed; [`crate::UNREADABLE_FAILURES`] where that cannot be told.
         failures: u32,
     },
     /// The kernel failed a moment ago and is not started again yet.

@@ -5,6 +5,19 @@ use std::sync::{Mutex, PoisonError};
 
 use kvasir_plugin::PluginDigest;
 
+/// The count of a history that cannot be read: it may say anything, so the plugin counts as failed.
+pub const UNREADABLE_FAILURES: u32 = u32::MAX;
+
+/// How often a plugin failed at `place` ("on this machine"), as a sentence goes on after its name.
+pub fn told_failures(failures: u32, place: &str) -> String {
+    match failures {
+        UNREADABLE_FAILURES => {
+            format!("counts as failed {place}, since the record of its failures cannot be read,")
+        }
+        failures => format!("failed {failures} times {place}"),
+    }
+}
+
 /// How a process failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
@@ -19,7 +32,7 @@ pub enum FailureKind {
 /// Remembers failures by plugin. Whoever wants them to outlive the process implements it over a file; the methods are called
 /// from several threads and must not block for long.
 pub trait FailureHistory: Send + Sync {
-    /// How often the plugin failed so far.
+    /// How often the plugin failed so far; [`UNREADABLE_FAILURES`] where that cannot be told.
     fn failures(&self, plugin: PluginDigest) -> u32;
     /// One more failure; returns the number after it.
     fn record(&self, plugin: PluginDigest, kind: FailureKind) -> u32;
@@ -42,5 +55,17 @@ impl FailureHistory for MemoryHistory {
         let count = failures.entry(plugin).or_insert(0);
         *count = count.saturating_add(1);
         *count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_is_none_is_not_told_as_a_number() {
+        assert_eq!(told_failures(3, "on this machine"), "failed 3 times on this machine");
+        let unreadable = told_failures(UNREADABLE_FAILURES, "on this GPU");
+        assert!(unreadable.contains("cannot be read") && !unreadable.contains("4294967295"), "{unreadable}");
     }
 }

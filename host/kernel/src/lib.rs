@@ -23,7 +23,7 @@ mod walls;
 
 pub use cache::CompileCache;
 pub use error::KernelError;
-pub use history::{FailureHistory, FailureKind, MemoryHistory};
+pub use history::{FailureHistory, FailureKind, MemoryHistory, UNREADABLE_FAILURES, told_failures};
 pub use instance::{Instance, InstanceLimits};
 pub use kernel::Kernel;
 pub use options::{CompileLimits, KernelOptions, PROGRAM_VARIABLE};

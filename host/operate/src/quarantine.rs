@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
-use kvasir_experts::{FailureHistory, FailureKind, GpuOptions};
+use kvasir_experts::{FailureHistory, FailureKind, GpuOptions, UNREADABLE_FAILURES};
 use kvasir_plugin::PluginDigest;
 use serde_json::json;
 
+use crate::files::{self, Draft};
 use crate::settings::Settings;
-use crate::{files, output, setup};
+use crate::{output, setup};
 
 /// Folder of the files of shaders, in the data folder.
 const FOLDER: &str = "gpu-failures";
@@ -72,7 +73,7 @@ impl FailureHistory for FailureFiles {
         lines(&path).map_or_else(
             |error| {
                 tracing::error!(%error, path = %path.display(), "cannot be read, so the plugin counts as failed");
-                u32::MAX
+                UNREADABLE_FAILURES
             },
             |lines| u32::try_from(lines.len()).unwrap_or(u32::MAX).saturating_add(unwritten),
         )
@@ -98,9 +99,9 @@ impl FailureHistory for FailureFiles {
 /// What to do about a plugin in quarantine; to be shown where one is the reason for something.
 pub fn remedy(plugin: impl std::fmt::Display) -> String {
     format!(
-        "a kernel of it ran too long, trapped or crashed: tell its publisher; `kvasir plugin quarantine` says where and how often, \
-         `kvasir plugin quarantine --lift {plugin}` lets it run again, and if it was on the GPU, `--device cpu` computes with its WASM \
-         kernel"
+        "a kernel of it ran too long, trapped or crashed, or the record of that is damaged: `kvasir plugin quarantine` says which, \
+         where and how often; tell its publisher; `kvasir plugin quarantine --lift {plugin}` lets it run again, and if it was on the \
+         GPU, `--device cpu` computes with its WASM kernel"
     )
 }
 
@@ -217,13 +218,11 @@ fn lines(path: &Path) -> io::Result<Vec<String>> {
 /// A file is never there without a line: a reader would take it for a damaged one.
 fn append(path: &Path, line: &str) -> io::Result<()> {
     if !path.exists() {
-        let mut first = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+        let mut first = Draft::secret(path).map_err(io::Error::other)?;
         first.write_all(line.as_bytes())?;
-        first.as_file().sync_all()?;
-        match first.persist_noclobber(path) {
-            Ok(_) => return Ok(()),
-            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error.error),
+        match first.finish_new() {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            finished => return finished,
         }
     }
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
@@ -269,8 +268,8 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let files = FailureFiles::open(&settings(home.path())).unwrap();
         fs::create_dir(files.path(PLUGIN)).unwrap();
-        assert_eq!(files.failures(PLUGIN), u32::MAX);
-        assert_eq!(files.record(PLUGIN, FailureKind::Crash), u32::MAX);
+        assert_eq!(files.failures(PLUGIN), UNREADABLE_FAILURES);
+        assert_eq!(files.record(PLUGIN, FailureKind::Crash), UNREADABLE_FAILURES);
     }
 
     #[test]
@@ -287,7 +286,7 @@ mod tests {
             "x ended by itself\n",
         ] {
             fs::write(files.path(PLUGIN), text).unwrap();
-            assert_eq!(files.failures(PLUGIN), u32::MAX, "{text:?}");
+            assert_eq!(files.failures(PLUGIN), UNREADABLE_FAILURES, "{text:?}");
         }
         fs::write(files.path(PLUGIN), "1 ended by itself\n2 killed at its deadline\n").unwrap();
         assert_eq!(files.failures(PLUGIN), 2);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvasir_experts::{Device, GpuError, KernelError, RunnerError};
+use kvasir_experts::{Device, GpuError, KernelError, RunnerError, UNREADABLE_FAILURES, told_failures};
 use kvasir_worker::{Event, EventSink, Fault, Worker, WorkerError, WorkerOptions};
 use serde_json::{Value, json};
 
@@ -193,7 +193,9 @@ fn as_json(event: &Event) -> Value {
         }),
         Event::Lost { experts, reason } => json!({"event": "lost", "experts": experts, "reason": reason}),
         Event::Quarantined { plugin, failures } => json!({
-            "event": "quarantined", "plugin": plugin, "failures": failures, "what_to_do": quarantine::remedy(plugin),
+            "event": "quarantined", "plugin": plugin,
+            "failures": (*failures != UNREADABLE_FAILURES).then_some(failures),
+            "what_to_do": quarantine::remedy(plugin),
         }),
         Event::Paired { session, model, plugin, class } => json!({
             "event": "paired", "session": session, "model": model, "plugin": plugin, "class": class,
@@ -267,7 +269,8 @@ fn for_people() -> EventSink {
                 format!("{experts} experts lost, to be loaded again: {reason}")
             }
             Event::Quarantined { plugin, failures } => format!(
-                "plugin {plugin} failed {failures} times and is not run any more; {}",
+                "plugin {plugin} {} and is not run any more; {}",
+                told_failures(failures, "on this machine"),
                 quarantine::remedy(&plugin)
             ),
             Event::Paired { session, class, .. } => {

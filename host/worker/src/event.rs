@@ -139,7 +139,7 @@ pub enum Event {
     Quarantined {
         /// The plugin's digest, hexadecimal.
         plugin: String,
-        /// How often it failed.
+        /// How often it failed; `u32::MAX` where the record of it cannot be read.
         failures: u32,
     },
     /// The session ended in order.
