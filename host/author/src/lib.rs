@@ -9,6 +9,7 @@ mod c_toolchain;
 mod command;
 mod component;
 mod error;
+mod products;
 mod rebuild;
 mod recipe;
 mod rust_toolchain;

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::build::compile;
 use crate::error::AuthorError;
+use crate::products::Products;
 use crate::sbom::source_digests;
 
 /// What came of building the sources again.
@@ -39,7 +40,7 @@ impl Rebuilt {
 /// As [`crate::build()`].
 pub fn rebuild(source: &Path, component: &[u8], bill: &[u8]) -> Result<Rebuilt, AuthorError> {
     let source = source.canonicalize().map_err(AuthorError::file("read", source))?;
-    let products = tempfile::tempdir().map_err(AuthorError::file("make", std::env::temp_dir()))?;
+    let products = Products::new().map_err(AuthorError::file("make", std::env::temp_dir()))?;
     let (bytes, compiler, linker) = compile(&source, products.path())?;
     let bill: Value = serde_json::from_slice(bill).unwrap_or_default();
     let hex_of = |bytes: &[u8]| hex::encode(Sha256::digest(bytes));

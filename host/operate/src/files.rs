@@ -1,9 +1,10 @@
 //! Files that a person names: read only where they are plain files of a bounded size, written whole or not at all.
 //!
 //! Nothing here follows the name of another: an output is made beside its place under a random name and then renamed, so that
-//! whatever goes wrong leaves the old file and no litter. Models are not read here; they are mapped.
+//! whatever goes wrong leaves the old file and no litter. Where a process is killed half way, the next one that writes into that
+//! folder removes what it left: a draft is locked as long as somebody makes it. Models are not read here; they are mapped.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,12 @@ use tempfile::NamedTempFile;
 
 /// What a file begins with is enough to tell a key, a package or a model.
 const HEAD_BYTES: usize = 512;
+/// What the names of files in the making begin with; longer than a name that a person would choose.
+const DRAFT: &str = ".kvasir-draft-";
+/// Most names of a folder among which drafts are looked for that were left there.
+const SWEPT_NAMES_MAX: usize = 10_000;
+/// How often a draft is begun anew because another process took it for one that was left.
+const DRAFT_TRIES: usize = 16;
 
 /// Read a whole file of at most `limit` bytes.
 ///
@@ -172,11 +179,9 @@ impl Draft {
     }
 
     fn with_mode(path: &Path, mode: u32) -> Result<Draft> {
-        let file = tempfile::Builder::new()
-            .prefix(".kvasir-")
-            .permissions(fs::Permissions::from_mode(mode))
-            .tempfile_in(folder_of(path))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        let folder = folder_of(path);
+        sweep(folder);
+        let file = new_draft(folder, mode).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Draft { path: path.to_path_buf(), file })
     }
 
@@ -222,11 +227,42 @@ impl Write for Draft {
 /// Where they cannot.
 pub fn writable_folder(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    tempfile::Builder::new()
-        .prefix(".kvasir-")
-        .tempfile_in(folder)
-        .with_context(|| format!("cannot write to the folder {}", folder.display()))?;
+    sweep(folder);
+    new_draft(folder, 0o600).with_context(|| format!("cannot write to the folder {}", folder.display()))?;
     Ok(())
+}
+
+/// A new file in `folder`, locked until it is closed: whoever finds it unlocked knows that nobody will finish it. On a file system
+/// without locks nothing is locked, and nothing swept.
+fn new_draft(folder: &Path, mode: u32) -> io::Result<NamedTempFile> {
+    for _ in 0..DRAFT_TRIES {
+        let draft = tempfile::Builder::new()
+            .prefix(DRAFT)
+            .permissions(fs::Permissions::from_mode(mode))
+            .tempfile_in(folder)?;
+        let being_swept = matches!(draft.as_file().try_lock(), Err(TryLockError::WouldBlock));
+        let made = draft.as_file().metadata()?;
+        if !being_swept && fs::symlink_metadata(draft.path()).is_ok_and(|there| same_file(&there, &made)) {
+            return Ok(draft);
+        }
+    }
+    Err(io::Error::other("another program removes what is written there"))
+}
+
+/// Removes the drafts in `folder` that nobody is making any more. What cannot be read or removed stays, and is in nobody's way.
+fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten().take(SWEPT_NAMES_MAX) {
+        let is_draft = entry.file_name().to_str().is_some_and(|name| name.starts_with(DRAFT));
+        if !is_draft || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+        let draft = OpenOptions::new().read(true).custom_flags(flags).open(entry.path());
+        if draft.is_ok_and(|draft| draft.try_lock().is_ok()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// The plain file that stands at `path`, or none. Links are not followed: a device or a file elsewhere is not meant.
@@ -324,6 +360,27 @@ mod tests {
         draft.write_all(b"half").unwrap();
         drop(draft);
         assert!(names(place.path()).is_empty());
+    }
+
+    #[test]
+    fn drafts_that_nobody_makes_any_more_are_removed_by_the_next_and_nothing_else_is() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        let mut other = Draft::secret(&path("other.key")).unwrap();
+        for (name, mode) in [(".kvasir-draft-a1B2c3", 0o600), (".kvasir-draft-public", 0o644)] {
+            fs::write(path(name), b"half a key").unwrap();
+            fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        fs::write(path(".kvasir-rows"), b"mine").unwrap();
+        std::os::unix::fs::symlink(path(".kvasir-rows"), path(".kvasir-draft-link")).unwrap();
+        fs::create_dir(path(".kvasir-draft-folder")).unwrap();
+        write_whole(&path("one"), b"1").unwrap();
+        writable_folder(place.path()).unwrap();
+        other.write_all(b"2").unwrap();
+        other.finish().unwrap();
+        let left = [".kvasir-draft-folder", ".kvasir-draft-link", ".kvasir-rows", "one", "other.key"];
+        assert_eq!(names(place.path()), left);
+        assert_eq!(fs::read(path("other.key")).unwrap(), b"2");
     }
 
     #[test]

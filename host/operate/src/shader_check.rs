@@ -1,7 +1,7 @@
 //! Asks the program `kvasir-gpu` what it thinks of a plugin's shader, and waits no longer than a deadline. No GPU is needed.
 
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{Read, Seek, Write};
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,17 +37,20 @@ pub fn check(shader: &Shader) -> Result<ShaderCheck> {
 /// As [`check`].
 pub fn check_source(file: &str, text: &str) -> Result<ShaderCheck> {
     let Ok(program) = kvasir_gpu::find_program() else { return Ok(ShaderCheck::NotChecked) };
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let source = folder.path().join(file);
-    std::fs::write(&source, text).with_context(|| format!("cannot write {}", source.display()))?;
-    // A file and no pipe, so that a long report never waits for a reader.
+    // Files without names: nothing is left of them, whenever this program is ended. And no pipes, so that a long report never
+    // waits for a reader.
+    let mut source = tempfile::tempfile().context("cannot make a temporary file")?;
+    source
+        .write_all(text.as_bytes())
+        .and_then(|()| source.rewind())
+        .with_context(|| format!("cannot write {file} to a temporary file"))?;
     let mut report = tempfile::tempfile().context("cannot make a temporary file")?;
     let output: File = report.try_clone().context("cannot share a temporary file")?;
     let name = || program.display();
     let mut child = kvasir_gpu::confined(&program)
         .arg("check")
-        .arg(&source)
-        .stdin(Stdio::null())
+        .arg("/proc/self/fd/0")
+        .stdin(source)
         .stdout(output)
         .stderr(Stdio::null())
         .spawn()
