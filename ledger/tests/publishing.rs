@@ -256,7 +256,7 @@ fn below_the_quorum_readers_keep_the_head_before() {
         .map(|number| {
             let folder = seen[usize::from(number)].path().to_owned();
             let name = format!("w{number}.example").parse().unwrap();
-            let witness = Witness::new(name, key(50 + number), [log.clone()], folder);
+            let witness = Witness::open(name, key(50 + number), [log.clone()], folder).unwrap();
             let key = witness.cosigner();
             let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
             let url = format!("http://{}", listener.local_addr().unwrap());

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use kvasir_ledger::client::Client;
 use kvasir_ledger::server;
 use kvasir_ledger::store::Store;
-use kvasir_tests::programs::program;
+use kvasir_tests::program;
 use kvasir_wire::receipt::Receipt;
 use network::{Network, counters};
 use strace::{Fault, Point, calls, points, sample};
@@ -175,7 +175,8 @@ fn a_poller_that_is_killed_anywhere_credits_once_and_loses_nothing() {
     }
     println!(
         "settlement poller: {} system calls, {every} points, tried {tried}, killed {killed}; {credited_before} times all was \
-         credited before the next start"
+         credited before the next start",
+        calls.len()
     );
     assert!(killed > tried / 2 && credited_before > 0 && credited_before < tried);
     // A cursor that says more than there is, less, or nothing at all costs a question, never a byte.
