@@ -47,7 +47,7 @@ fn one_backup() {
     for (number, point) in sample(every.clone(), SAMPLE).into_iter().enumerate() {
         let file = copies.path().join(format!("{number}.db"));
         let output = backup(&file, Some(&point));
-        count.add(point.fault, output.status.success());
+        count.add(point.fault, output.status.success(), strace::fired(&scene.list(), point.fault));
         assert!(!output.status.success() || file.exists(), "{point:?}: said to be there");
         if !file.exists() {
             said(&backup(&file, None));
@@ -81,7 +81,7 @@ fn one_restore() {
     for (number, point) in sample(every.clone(), SAMPLE).into_iter().enumerate() {
         let to = copies.path().join(number.to_string());
         let output = restore(&to, Some(&point));
-        count.add(point.fault, output.status.success());
+        count.add(point.fault, output.status.success(), strace::fired(&scene.list(), point.fault));
         let settings = to.join("ledger.toml");
         assert!(!output.status.success() || settings.exists(), "{point:?}: said to be restored");
         // Settings that are there are the last step: then it is a ledger already.

@@ -35,24 +35,29 @@ struct Count {
     errors: usize,
     acknowledged: usize,
     refused: usize,
+    /// Tries whose fault happened: a run may take fewer calls than the one that was listed.
+    fired: usize,
 }
 
 impl Count {
-    fn add(&mut self, fault: Fault, acknowledged: bool) {
+    fn add(&mut self, fault: Fault, acknowledged: bool, fired: bool) {
+        self.fired += usize::from(fired);
         *(if fault == Fault::Kill { &mut self.kills } else { &mut self.errors }) += 1;
         *(if acknowledged { &mut self.acknowledged } else { &mut self.refused }) += 1;
     }
 
     fn print(&self, what: &str, calls: usize, all: usize) {
         println!(
-            "crash suite, {what}: {calls} system calls, {all} points, tried {} ({} kills, {} failing calls); {} acknowledged before \
-             or in spite of it, {} not",
+            "crash suite, {what}: {calls} system calls, {all} points, tried {} ({} kills, {} failing calls), of which {} happened; {} \
+             acknowledged before or in spite of it, {} not",
             self.kills + self.errors,
             self.kills,
             self.errors,
+            self.fired,
             self.acknowledged,
             self.refused
         );
+        assert!(10 * self.fired >= 9 * (self.kills + self.errors), "{what}: too few faults happened");
     }
 }
 
@@ -112,9 +117,11 @@ fn append(
             }
             assert!(program.lives(), "{point:?}: the program ended");
         }
+        let died = point.fault == Fault::Kill && program.dies();
         drop(program);
         tracing.end();
-        count.add(point.fault, answer.is_ok());
+        let fired = died || point.fault != Fault::Kill && strace::fired(&scene.list(), point.fault);
+        count.add(point.fault, answer.is_ok(), fired);
         after_restart(scene, &folder, &note, answer.ok(), &send, &point);
     }
     count.print(what, calls.len(), every.len());
@@ -197,7 +204,7 @@ fn one_publication() {
         let folder = scene.copy();
         unpublished(&folder);
         let said = publish(&folder, Some(&point));
-        count.add(point.fault, said.status.success());
+        count.add(point.fault, said.status.success(), strace::fired(&scene.list(), point.fault));
         // What readers see at any time is whole: the old head or the new one, and everything that it stands for.
         let seen = checkpoint(&folder);
         whole(&folder, &seen, &old, &point);

@@ -115,6 +115,15 @@ impl Program {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// Whether it ends by itself within a moment.
+    pub fn dies(&mut self) -> bool {
+        let since = std::time::Instant::now();
+        while self.lives() && since.elapsed() < std::time::Duration::from_secs(2) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        !self.lives()
+    }
+
     /// SIGTERM, and waits.
     pub fn stop(mut self) {
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();

@@ -124,6 +124,12 @@ pub fn command(program: &OsStr, point: Option<&Point>, list: &Path) -> Command {
     strace
 }
 
+/// Whether the fault of a try happened, by its list.
+pub fn fired(list: &Path, fault: Fault) -> bool {
+    let list = std::fs::read_to_string(list).unwrap_or_default();
+    list.contains(if fault == Fault::Kill { "killed by SIGKILL" } else { "(INJECTED)" })
+}
+
 /// The calls of a list, from the first that names `from` on.
 pub fn calls(list: &Path, folder: &Path, from: &str) -> Vec<Call> {
     let (mut counts, mut calls, mut begun) = (std::collections::HashMap::new(), Vec::new(), false);
