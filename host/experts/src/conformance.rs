@@ -160,16 +160,21 @@ impl From<EvaluatorError> for ConformanceError {
 /// at once and for each row alone, and each refusal must be the one that is due.
 pub fn conformance(plugin: &VerifiedPlugin) -> Result<Report, ConformanceError> {
     let kernel = CompiledKernel::compile(&Engine::shared()?, plugin)?;
-    prove(plugin, &Evaluator::InProcess(kernel))
+    prove(plugin, &Evaluator::InProcess(kernel), KernelLimits::default())
 }
 
-/// As [`conformance`], with a kernel that was compiled from `plugin`.
-pub(crate) fn prove(plugin: &VerifiedPlugin, kernel: &Evaluator) -> Result<Report, ConformanceError> {
+/// As [`conformance`], with a kernel that was compiled from `plugin`. Its instance gets the lesser of `limits` and what the plugin
+/// requests.
+pub(crate) fn prove(
+    plugin: &VerifiedPlugin,
+    kernel: &Evaluator,
+    limits: KernelLimits,
+) -> Result<Report, ConformanceError> {
     if plugin.vectors().is_empty() {
         return Err(ConformanceError::NoVectors);
     }
     // One instance for all, as in use: what one expert leaves behind must not change another's answer.
-    let mut instance = kernel.instantiate(0, KernelLimits::default())?;
+    let mut instance = kernel.instantiate(0, limits)?;
     let mut report = Report::default();
     for (file, bytes) in plugin.vectors() {
         let vector = GoldenVector::parse(bytes)

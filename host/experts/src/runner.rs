@@ -107,7 +107,7 @@ impl ExpertRunner {
     pub fn new(plugin: &VerifiedPlugin, options: RunnerOptions) -> Result<Self, RunnerError> {
         let evaluator = Evaluator::new(plugin, &options.isolation, options.instances.get());
         let evaluator = evaluator.map_err(not_started)?;
-        prove(plugin, &evaluator)?;
+        prove(plugin, &evaluator, options.limits)?;
         let device = options.device.clone();
         let mut runner = ExpertRunner::from_evaluator(evaluator, options);
         if plugin.manifest().class == Class::Tolerance {
@@ -133,7 +133,7 @@ impl ExpertRunner {
         options: RunnerOptions,
     ) -> Result<Self, RunnerError> {
         let evaluator = Evaluator::in_engine(engine, plugin).map_err(not_started)?;
-        prove(plugin, &evaluator)?;
+        prove(plugin, &evaluator, options.limits)?;
         let mut runner = ExpertRunner::from_evaluator(evaluator, options);
         if plugin.manifest().class == Class::Tolerance {
             runner.class = KernelClass::Tolerance;

@@ -282,6 +282,25 @@ fn a_plugin_must_prove_itself() {
 }
 
 #[test]
+fn the_policys_limits_hold_while_a_plugin_is_proven() {
+    let golden = std::fs::read(plugin::root().join("plugins/swiglu/vectors/f32.vector")).unwrap();
+    let plugin = plugin::verified(&kvasir_plugin::PackageContents {
+        manifest: plugin::manifest(64 << 20, 1 << 40),
+        component: plugin::kernel("endless-loop"),
+        vectors: BTreeMap::from([("f32.vector".to_owned(), golden)]),
+        ..Default::default()
+    });
+    // The plugin requests a million times the fuel of the policy.
+    let error = ExpertRunner::new(&plugin, options(1)).err().unwrap();
+    let fuel = SandboxError::OutOfFuel { call: "forward", fuel: 1_000_000 }.to_string();
+    assert!(
+        matches!(&error, RunnerError::Conformance(ConformanceError::Outcome { expected: "an output", found, .. })
+            if *found == fuel),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_sum_over_more_values_than_are_kept_at_a_time_is_the_same_sum() {
     let runner = runner("honest", options(2));
     let (count, experts) = (8_192u32, 300u16);
