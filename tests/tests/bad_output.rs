@@ -250,10 +250,51 @@ fn a_signature_that_cannot_be_made_again_here_is_not_written_over() {
     let layout = home.path("layout");
     home.succeeds(&words(&["plugin", "push", text(&unsigned), text(&layout)]));
     let pull = words(&["plugin", "pull", text(&layout), "--out", text(&out)]);
-    home.refuses(&pull, &["out.kvp is signed by"]);
+    home.refuses(&pull, &["out.kvp is there already and is another package", "--out", "--force"]);
     assert!(fs::read(&out).unwrap() == both);
     home.succeeds(&[&pull[..], &words(&["--force"])].concat());
     assert!(fs::read(&out).unwrap() == fs::read(&unsigned).unwrap());
+    // The same bytes once more lose nothing.
+    home.succeeds(&pull);
+    // Nor is a package replaced that nobody can read any more: it may be half of one that others signed.
+    fs::write(&out, &both[..both.len() / 2]).unwrap();
+    for refused in [&pack, &pack_by(&mine), &sign_by(&mine), &onto, &pull] {
+        home.refuses(refused, &["out.kvp is there already"]);
+    }
+    assert!(fs::read(&out).unwrap() == both[..both.len() / 2]);
+}
+
+#[test]
+fn naming_the_keys_of_a_signed_package_does_not_let_another_take_its_place() {
+    let home = Home::new();
+    let (folder, mine, theirs) = (home.kernel_folder(), home.key("mine.key"), home.key("theirs.key"));
+    let (genuine, other, layout) = (home.path("genuine.kvp"), home.path("other.kvp"), home.path("layout"));
+    let sign = |out: &Path| {
+        let words = ["plugin", "sign", text(&folder), "--key", text(&theirs), "--out", text(out)];
+        words.map(str::to_owned)
+    };
+    home.succeeds(&sign(&genuine));
+    let before = fs::read(&genuine).unwrap();
+    // Another package that names the same key: what a forgery looks like to whoever does not check its signature.
+    let manifest = fs::read_to_string(folder.join("plugin.toml")).unwrap();
+    fs::write(folder.join("plugin.toml"), format!("{manifest}\n# another\n")).unwrap();
+    home.succeeds(&sign(&other));
+    home.succeeds(&["plugin", "push", text(&other), text(&layout)]);
+    home.refuses(
+        &["plugin", "pull", text(&layout), "--out", text(&genuine)],
+        &["genuine.kvp is there already and is another package"],
+    );
+    home.refuses(
+        &["plugin", "sign", text(&other), "--key", text(&mine), "--out", text(&genuine)],
+        &["genuine.kvp is signed by"],
+    );
+    assert!(fs::read(&genuine).unwrap() == before);
+    // A signature beside the first, in its own place and in that of the same bytes elsewhere.
+    let copy = home.path("copy.kvp");
+    fs::write(&copy, &before).unwrap();
+    home.succeeds(&["plugin", "sign", text(&genuine), "--key", text(&mine), "--out", text(&copy)]);
+    home.succeeds(&["plugin", "sign", text(&genuine), "--key", text(&mine)]);
+    assert!(fs::read(&genuine).unwrap() == fs::read(&copy).unwrap());
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub fn pack(options: &PackOptions, json: bool) -> Result<()> {
     let inputs: Vec<&Path> = inputs.iter().chain(&options.key).map(PathBuf::as_path).collect();
     writable(&out, &inputs, options.force)?;
     let signers: Vec<KeyId> = key.iter().map(|key| KeyId::of(&key.signing_key().verifying_key())).collect();
-    keeps_signatures(&out, &signers, options.force)?;
+    keeps_signatures(&out, &signers, None, options.force)?;
     let unfit = || format!("{} cannot be packed", folder.display());
     let checked = check(contents, setup::validity(u64::from(*days))).with_context(unfit)?;
     let package = match &key {
@@ -184,19 +184,28 @@ pub(crate) fn writable(out: &Path, inputs: &[&Path], force: bool) -> Result<()> 
     Replaceable { inputs, may: files::is_package, what, force }.check(out)
 }
 
-/// Refuses to write a package that `signers` sign in the place of one, at `out`, that others signed too, or that is signed where
-/// `signers` are none: what somebody else's key made cannot be made again here.
-pub(crate) fn keeps_signatures(out: &Path, signers: &[KeyId], force: bool) -> Result<()> {
-    if force || !out.exists() {
+/// Refuses to write a package in the place of one, at `out`, that carries signatures which would be lost: what somebody else's key made
+/// cannot be made again here. `own` are the keys that sign now, so that theirs can be. `kept` are the bytes of a package all of whose
+/// signatures the new one carries too: only these very bytes may be replaced for that, since which keys a package names takes no key
+/// to forge.
+pub(crate) fn keeps_signatures(out: &Path, own: &[KeyId], kept: Option<&[u8]>, force: bool) -> Result<()> {
+    let Some(there) = not_to_lose(out, force)? else { return Ok(()) };
+    if kept == Some(there.as_slice()) {
         return Ok(());
     }
-    // What no host can read carries no signature that counts.
-    let Ok(there) = Unverified::read(&read_package(out)?) else { return Ok(()) };
+    let there = match Unverified::read(&there) {
+        Ok(there) => there,
+        Err(error) => bail!(
+            "{} is there already and cannot be read, so that nothing shows whether its signatures would be lost ({error}): write to \
+             another file with --out, or replace it with --force",
+            out.display()
+        ),
+    };
     let lost: Vec<String> = there
         .claims
         .iter()
         .flat_map(|claims| &claims.signed_by)
-        .filter(|key| !signers.contains(key))
+        .filter(|key| !own.contains(key))
         .map(ToString::to_string)
         .collect();
     if lost.is_empty() {
@@ -208,6 +217,26 @@ pub(crate) fn keeps_signatures(out: &Path, signers: &[KeyId], force: bool) -> Re
         out = out.display(),
         keys = lost.join(", ")
     )
+}
+
+/// Refuses to write `package`, which nobody has verified, in the place of other bytes at `out`: whatever it says of its signatures, it
+/// may be a forgery of what is there.
+pub(crate) fn replaces_only_itself(out: &Path, package: &[u8], force: bool) -> Result<()> {
+    match not_to_lose(out, force)? {
+        Some(there) if there != package => bail!(
+            "{} is there already and is another package: write to another file with --out, or replace it with --force",
+            out.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The bytes at `out`, where there are any that may be worth keeping.
+fn not_to_lose(out: &Path, force: bool) -> Result<Option<Vec<u8>>> {
+    if force || !out.exists() {
+        return Ok(None);
+    }
+    Ok(Some(read_package(out)?).filter(|there| !there.is_empty()))
 }
 
 pub(crate) fn read_package(path: &Path) -> Result<Vec<u8>> {

@@ -8,7 +8,7 @@ use kvasir_plugin::Unverified;
 use kvasir_registry::{Credentials, Options, Place};
 use serde_json::json;
 
-use crate::plugin_pack::{keeps_signatures, read_package, stem, writable};
+use crate::plugin_pack::{read_package, replaces_only_itself, stem, writable};
 use crate::{files, output};
 
 /// How a registry is reached.
@@ -27,7 +27,7 @@ pub struct PullOptions {
     pub source: String,
     /// File to write; `<name>-<version>.kvp` where none is named.
     pub out: Option<PathBuf>,
-    /// Replace a file that is no package, or a package that others signed.
+    /// Replace a file that is there and has other bytes.
     pub force: bool,
     /// How a registry is reached.
     pub registry: RegistryOptions,
@@ -89,8 +89,7 @@ pub fn pull(options: &PullOptions, json: bool) -> Result<()> {
         None => PathBuf::from(format!("{}.kvp", stem(manifest))),
     };
     writable(&out, &[], options.force)?;
-    let signers = found.claims.as_ref().map(|claims| claims.signed_by.as_slice()).unwrap_or_default();
-    keeps_signatures(&out, signers, options.force)?;
+    replaces_only_itself(&out, &package, options.force)?;
     files::write_whole(&out, &package)?;
     if json {
         output::object(&json!({

@@ -43,7 +43,7 @@ pub fn sign(settings: &Settings, options: &SignOptions, json: bool) -> Result<()
         };
         let inputs: Vec<&Path> = inputs.iter().chain([&key_path]).map(PathBuf::as_path).collect();
         plugin_pack::writable(&out, &inputs, options.force)?;
-        plugin_pack::keeps_signatures(&out, &[own], options.force)?;
+        plugin_pack::keeps_signatures(&out, &[own], None, options.force)?;
         let checked = plugin_pack::check(contents, validity).with_context(unfit)?;
         let package = kvasir_plugin::pack(&checked.contents, validity, key.signing_key());
         (out, package.with_context(unfit)?, checked)
@@ -52,8 +52,7 @@ pub fn sign(settings: &Settings, options: &SignOptions, json: bool) -> Result<()
         plugin_pack::writable(&out, &[&key_path], options.force)?;
         let bytes = plugin_pack::read_package(target)?;
         let found = Unverified::read(&bytes).with_context(unfit)?;
-        let there = found.claims.iter().flat_map(|claims| &claims.signed_by).copied();
-        plugin_pack::keeps_signatures(&out, &there.chain([own]).collect::<Vec<_>>(), options.force)?;
+        plugin_pack::keeps_signatures(&out, &[own], Some(&bytes), options.force)?;
         // Whoever signs vouches, so what is in it is tried first, whoever signed before.
         let checked = plugin_pack::check(found.contents, validity).with_context(unfit)?;
         let package = match found.claims {

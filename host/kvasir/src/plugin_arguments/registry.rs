@@ -39,7 +39,7 @@ pub struct PullArguments {
     /// File to write; NAME-VERSION.kvp here where none is named.
     #[arg(long)]
     pub out: Option<PathBuf>,
-    /// Replace the file that is there although it is no package, or is signed by others.
+    /// Replace the file that is there although it has other bytes.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
