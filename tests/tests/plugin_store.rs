@@ -303,6 +303,30 @@ fn a_disk_that_fills_up_half_way_leaves_what_was_active() {
 }
 
 #[test]
+fn a_foreign_kernel_is_tried_in_a_process_of_its_own_and_within_the_policy() {
+    let home = Home::new();
+    let newer = home.package("9.0.0", 900);
+    let [verify, sign, upgrade] = ["verify", "sign", "upgrade"].map(|verb| ["plugin", verb, text(&newer)]);
+    let before = fs::read(&newer).unwrap();
+    for words in [verify, sign, upgrade] {
+        let output =
+            home.command(&words).env("KVASIR_KERNEL_PROGRAM", "/nowhere/kvasir-kernel").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        assert!(said.contains("/nowhere/kvasir-kernel"), "{words:?}: {said}");
+    }
+    let policy = home.path("config/policy.toml");
+    fs::write(&policy, "[default]\nfuel_per_call = 1000\n").unwrap();
+    for words in [verify, sign, upgrade] {
+        home.refuses(&words, &["1000", "fuel"]);
+    }
+    fs::remove_file(&policy).unwrap();
+    assert!(fs::read(&newer).unwrap() == before);
+    home.reports(&verify);
+    assert_eq!(home.reports(&upgrade)["active"], true);
+}
+
+#[test]
 fn every_verb_shows_an_example() {
     let home = Home(tempfile::tempdir().unwrap());
     for verb in [

@@ -7,7 +7,7 @@ use kvasir_numerics::{Swiglu, SwigluError};
 use kvasir_plugin::VerifiedPlugin;
 use kvasir_sandbox::{CompiledKernel, Engine, Fault, KernelLimits, SandboxError};
 
-use crate::evaluator::{Evaluator, EvaluatorError, Instance};
+use crate::evaluator::{Evaluator, EvaluatorError, Instance, Isolation};
 use crate::lane::shape;
 
 /// What was proven.
@@ -161,6 +161,19 @@ impl From<EvaluatorError> for ConformanceError {
 pub fn conformance(plugin: &VerifiedPlugin) -> Result<Report, ConformanceError> {
     let kernel = CompiledKernel::compile(&Engine::shared()?, plugin)?;
     prove(plugin, &Evaluator::InProcess(kernel), KernelLimits::default())
+}
+
+/// As [`conformance()`], of a plugin that others made: in the process that `isolation` says, with the lesser of `limits` and what the
+/// plugin requests.
+///
+/// # Errors
+/// As [`conformance()`], and where the kernel's process cannot be started or fails.
+pub fn conformance_within(
+    plugin: &VerifiedPlugin,
+    isolation: &Isolation,
+    limits: KernelLimits,
+) -> Result<Report, ConformanceError> {
+    prove(plugin, &Evaluator::new(plugin, isolation, 1)?, limits)
 }
 
 /// As [`conformance`], with a kernel that was compiled from `plugin`. Its instance gets the lesser of `limits` and what the plugin

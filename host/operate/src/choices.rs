@@ -88,6 +88,14 @@ impl IsolationChoice {
         }
     }
 
+    /// The isolation for a kernel that is tried once: nothing is kept, and nothing remembered.
+    pub fn for_a_trial(self) -> Isolation {
+        match self {
+            IsolationChoice::None => Isolation::InProcess,
+            IsolationChoice::Process => Isolation::Process(KernelOptions::default()),
+        }
+    }
+
     /// The isolation for a runner. Compiled kernels are kept, and failures remembered, in the data folder.
     ///
     /// # Errors

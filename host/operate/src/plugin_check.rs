@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use kvasir_experts::{FormatDeviation, GpuError, GpuOptions, RunnerError};
+use kvasir_experts::{
+    ConformanceError, FormatDeviation, GpuError, GpuOptions, KernelError, Report, RunnerError,
+};
 use kvasir_plugin::{Tolerance, VerifiedPlugin};
 use serde_json::json;
 
@@ -20,13 +22,36 @@ pub struct Proven {
     pub shader: Option<serde_json::Value>,
 }
 
-/// Runs the golden vectors, on the shader too where there is one and a device.
+/// Runs the golden vectors, on the shader too where there is one and a device. `host` is given where others made the kernel: then it
+/// runs within what the policy grants it, in a process as the settings file says, and otherwise in this one.
 ///
 /// # Errors
 /// Where the kernel or the shader fails them, or the shader is refused.
-pub fn prove(plugin: &VerifiedPlugin) -> Result<Proven> {
-    let vectors = kvasir_experts::conformance(plugin).context("it fails its own vectors")?.vectors;
-    Ok(Proven { vectors, shader: checked_shader(plugin)? })
+pub fn prove(plugin: &VerifiedPlugin, host: Option<&Settings>) -> Result<Proven> {
+    let report = match host {
+        Some(settings) => prove_foreign(settings, plugin)?,
+        None => kvasir_experts::conformance(plugin).context("it fails its own vectors")?,
+    };
+    Ok(Proven { vectors: report.vectors, shader: checked_shader(plugin)? })
+}
+
+/// Runs the golden vectors of a kernel that others made, within what the policy grants it, and in a confined process unless the
+/// settings file says `isolation = "none"`.
+///
+/// # Errors
+/// Where the policy refuses it, the process cannot be started, or the kernel fails.
+pub(crate) fn prove_foreign(settings: &Settings, plugin: &VerifiedPlugin) -> Result<Report> {
+    let limits = plugin_store::limits_of(&settings.store().grant(plugin)?);
+    let isolation = settings.isolation(None).for_a_trial();
+    kvasir_experts::conformance_within(plugin, &isolation, limits).map_err(|error| {
+        let what = match &error {
+            ConformanceError::Process(KernelError::NoProgram { .. } | KernelError::Start { .. }) => {
+                "its kernel cannot be tried"
+            }
+            _ => "it fails its own vectors",
+        };
+        anyhow::Error::from(error).context(what)
+    })
 }
 
 /// `kvasir plugin verify`: signature, digests, imports, operators, golden vectors, and whether `source` builds to the same bytes.
@@ -42,7 +67,7 @@ pub fn verify(
 ) -> Result<()> {
     let plugin = verified_plugin(settings, package, trust)?;
     let path = plugin_store::named_or_active(settings, package)?;
-    let proven = prove(&plugin).with_context(|| format!("{} is refused", path.display()))?;
+    let proven = prove(&plugin, Some(settings)).with_context(|| format!("{} is refused", path.display()))?;
     let publishers: Vec<String> = plugin.publishers().iter().map(ToString::to_string).collect();
     let checked = proven.shader.as_ref();
     let rebuilt = source.map(|source| plugin_rebuild::equal(&plugin, source)).transpose()?;

@@ -15,6 +15,7 @@ use crate::files::{self, Replaceable};
 use crate::local::PACKAGE_BYTES_MAX;
 use crate::plugin_check::{self, Proven, checked_text, shader_object};
 use crate::plugin_tool::{read, read_folder};
+use crate::settings::Settings;
 use crate::{key_file, output, setup};
 
 /// Where a folder's component is looked for, in this order.
@@ -58,7 +59,7 @@ pub fn pack(options: &PackOptions, json: bool) -> Result<()> {
     let signers: Vec<KeyId> = key.iter().map(|key| KeyId::of(&key.signing_key().verifying_key())).collect();
     keeps_signatures(&out, &signers, None, options.force)?;
     let unfit = || format!("{} cannot be packed", folder.display());
-    let checked = check(contents, setup::validity(u64::from(*days))).with_context(unfit)?;
+    let checked = check(contents, setup::validity(u64::from(*days)), None).with_context(unfit)?;
     let package = match &key {
         Some(key) => {
             kvasir_plugin::pack(&checked.contents, setup::validity(u64::from(*days)), key.signing_key())
@@ -146,10 +147,14 @@ impl Folder {
     }
 }
 
-/// The checks that `verify` makes, before anything is signed with a key that counts.
-pub(crate) fn check(contents: PackageContents, validity: kvasir_plugin::Validity) -> Result<Checked> {
+/// The checks that `verify` makes, before anything is signed with a key that counts. `host` as [`plugin_check::prove`] takes it.
+pub(crate) fn check(
+    contents: PackageContents,
+    validity: kvasir_plugin::Validity,
+    host: Option<&Settings>,
+) -> Result<Checked> {
     let plugin = signed_for_the_occasion(&contents, validity)?;
-    let proven = plugin_check::prove(&plugin)?;
+    let proven = plugin_check::prove(&plugin, host)?;
     Ok(Checked { contents, plugin, proven })
 }
 

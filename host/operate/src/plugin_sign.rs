@@ -44,7 +44,7 @@ pub fn sign(settings: &Settings, options: &SignOptions, json: bool) -> Result<()
         let inputs: Vec<&Path> = inputs.iter().chain([&key_path]).map(PathBuf::as_path).collect();
         plugin_pack::writable(&out, &inputs, options.force)?;
         plugin_pack::keeps_signatures(&out, &[own], None, options.force)?;
-        let checked = plugin_pack::check(contents, validity).with_context(unfit)?;
+        let checked = plugin_pack::check(contents, validity, None).with_context(unfit)?;
         let package = kvasir_plugin::pack(&checked.contents, validity, key.signing_key());
         (out, package.with_context(unfit)?, checked)
     } else {
@@ -54,7 +54,7 @@ pub fn sign(settings: &Settings, options: &SignOptions, json: bool) -> Result<()
         let found = Unverified::read(&bytes).with_context(unfit)?;
         plugin_pack::keeps_signatures(&out, &[own], Some(&bytes), options.force)?;
         // Whoever signs vouches, so what is in it is tried first, whoever signed before.
-        let checked = plugin_pack::check(found.contents, validity).with_context(unfit)?;
+        let checked = plugin_pack::check(found.contents, validity, Some(settings)).with_context(unfit)?;
         let package = match found.claims {
             Some(_) => kvasir_plugin::add_signature(&bytes, key.signing_key()),
             None => kvasir_plugin::sign(&bytes, validity, key.signing_key()),

@@ -124,7 +124,7 @@ impl Settings {
         named.or(self.file.device).unwrap_or_default()
     }
 
-    /// In which process a worker runs kernels: in one of their own, unless somebody says otherwise.
+    /// In which process a worker runs kernels and foreign ones are tried: in one of their own, unless somebody says otherwise.
     pub fn isolation(&self, named: Option<IsolationChoice>) -> IsolationChoice {
         named.or(self.file.isolation).unwrap_or(IsolationChoice::Process)
     }

@@ -32,11 +32,7 @@ pub struct Granted {
 impl Granted {
     /// The limits for the sandbox.
     pub fn limits(&self) -> KernelLimits {
-        KernelLimits {
-            memory_bytes: self.grant.limits.memory_bytes,
-            fuel_per_call: self.grant.limits.fuel_per_call,
-            deadline: self.grant.deadline,
-        }
+        limits_of(&self.grant)
     }
 
     /// The device `wanted`, for a runner.
@@ -52,6 +48,15 @@ impl Granted {
             );
         }
         wanted.open(settings)
+    }
+}
+
+/// What a grant is for the sandbox.
+pub(crate) fn limits_of(grant: &Grant) -> KernelLimits {
+    KernelLimits {
+        memory_bytes: grant.limits.memory_bytes,
+        fuel_per_call: grant.limits.fuel_per_call,
+        deadline: grant.deadline,
     }
 }
 
