@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use kvasir_plugin::{Class, VerifiedPlugin};
-use kvasir_plugin_store::Store;
+use kvasir_plugin::{Class, TrustError, VerifiedPlugin};
+use kvasir_plugin_store::{Store, StoreError};
 use kvasir_wire::id::PluginDigest;
 use kvasir_wire::limits::MAX_OFFERED_PLUGINS;
 use kvasir_worker::{Event, EventSink, PluginSwitch};
@@ -68,8 +68,8 @@ fn watch(mut look: impl FnMut() + Send + 'static) -> Option<Watching> {
     }
 }
 
-/// Offers a worker whatever the active plugin is, as soon as it is another than `in_use`. `on_gpu`: it computes on a GPU. What is refused, by trust, policy or
-/// revision, is told as a rejected candidate.
+/// Offers a worker whatever the active plugin is, as soon as it is another than `in_use`. `on_gpu`: it computes on a GPU. What is refused,
+/// by trust, policy or revision, is told as a rejected candidate, once; what cannot be read at the moment is looked at again.
 pub fn offer_active(
     settings: &Settings,
     in_use: kvasir_plugin::PluginDigest,
@@ -78,7 +78,7 @@ pub fn offer_active(
     events: EventSink,
 ) -> Option<Watching> {
     let store = settings.store();
-    let mut known = Some(in_use);
+    let mut known = Known { plugin: Some(in_use), delay: None };
     let mut trouble = None;
     watch(move || {
         let active = match store.active_state() {
@@ -93,21 +93,86 @@ pub fn offer_active(
             }
         };
         trouble = None;
-        if active == known {
-            return;
-        }
-        known = active;
-        let Some(digest) = active else { return };
-        match admitted(&store, digest, on_gpu) {
-            Ok(granted) => {
+        match known.look(active, |digest| admitted(&store, digest, on_gpu)) {
+            None => {}
+            Some(Candidate::Admitted(granted)) => {
                 let limits = granted.limits();
                 switch.offer(granted.plugin, limits);
             }
-            Err(error) => {
-                events(Event::CandidateRejected { plugin: digest.to_string(), reason: format!("{error:#}") })
+            Some(Candidate::Refused { plugin, reason }) => {
+                events(Event::CandidateRejected { plugin, reason })
+            }
+            Some(Candidate::Delayed { plugin, reason }) => {
+                tracing::warn!(
+                    plugin,
+                    reason,
+                    "the active plugin cannot be looked at now; it is tried again"
+                );
             }
         }
     })
+}
+
+/// What a watcher knows of the active plugin.
+struct Known {
+    /// The latest one that was offered or refused.
+    plugin: Option<kvasir_plugin::PluginDigest>,
+    /// Why the present one could not be looked at, which is told once.
+    delay: Option<String>,
+}
+
+/// What came of an active plugin that is another than the one known.
+#[derive(Debug, PartialEq)]
+enum Candidate<T> {
+    /// It may be used.
+    Admitted(T),
+    /// It may not.
+    Refused { plugin: String, reason: String },
+    /// Nothing yet.
+    Delayed { plugin: String, reason: String },
+}
+
+impl Known {
+    /// Asks `admit` of the active plugin where that is another than the one known; nothing where there is nothing new to tell.
+    fn look<T>(
+        &mut self,
+        active: Option<kvasir_plugin::PluginDigest>,
+        admit: impl FnOnce(kvasir_plugin::PluginDigest) -> Result<T>,
+    ) -> Option<Candidate<T>> {
+        let former_delay = self.delay.take();
+        if active == self.plugin {
+            return None;
+        }
+        let Some(digest) = active else {
+            self.plugin = None;
+            return None;
+        };
+        let error = match admit(digest) {
+            Ok(admitted) => {
+                self.plugin = active;
+                return Some(Candidate::Admitted(admitted));
+            }
+            Err(error) => error,
+        };
+        let (plugin, reason) = (digest.to_string(), format!("{error:#}"));
+        if !error.downcast_ref::<StoreError>().is_some_and(may_pass) {
+            self.plugin = active;
+            return Some(Candidate::Refused { plugin, reason });
+        }
+        self.delay = Some(reason.clone());
+        (former_delay.as_ref() != Some(&reason)).then_some(Candidate::Delayed { plugin, reason })
+    }
+}
+
+/// Whether an error says nothing of the plugin, so that the same look may go well a moment later.
+fn may_pass(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Read { .. }
+            | StoreError::Write { .. }
+            | StoreError::Locked { .. }
+            | StoreError::Trust(TrustError::Read { .. })
+    )
 }
 
 /// What a worker that changes over is doing, as an object for a line of its own; nothing for other events.
@@ -199,6 +264,28 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+
+    #[test]
+    fn a_candidate_is_looked_at_again_after_an_error_that_may_pass_and_not_after_a_refusal() {
+        let digest = |digits: &str| kvasir_plugin::PluginDigest::from_hex(&digits.repeat(32)).unwrap();
+        let (in_use, next) = (digest("ab"), digest("cd"));
+        let mut known = Known { plugin: Some(in_use), delay: None };
+        let locked = |_| -> Result<u32> {
+            Err(StoreError::Locked { path: "lock".into(), waited: Duration::from_secs(30) }.into())
+        };
+        let never = |_| -> Result<u32> { panic!("it is known") };
+        assert_eq!(known.look(Some(in_use), never), None);
+        assert!(matches!(known.look(Some(next), locked), Some(Candidate::Delayed { .. })));
+        // The same trouble is told once, and the candidate is still looked at.
+        assert_eq!(known.look(Some(next), locked), None);
+        assert_eq!(known.look(Some(next), |_| Ok(1)), Some(Candidate::Admitted(1)));
+        assert_eq!(known.look(Some(next), never), None);
+        let refused = known.look(Some(in_use), |_| -> Result<u32> { bail!("it is revoked") });
+        let (plugin, reason) = (in_use.to_string(), "it is revoked".to_owned());
+        assert_eq!(refused, Some(Candidate::Refused { plugin, reason }));
+        assert_eq!(known.look(Some(in_use), never), None);
+        assert_eq!(known.look(None, never), None);
+    }
 
     #[test]
     fn changes_are_passed_on_and_recorded_and_nothing_else_is_recorded() {
