@@ -93,19 +93,23 @@ impl FromStr for Place {
 /// `text` with `***` for what stands before a host, `user:password@`: a refusal is shown, logged and reported.
 fn without_credentials(text: &str) -> Cow<'_, str> {
     let Some((scheme, rest)) = text.split_once("://") else { return Cow::Borrowed(text) };
-    // A password may hold any character; what follows the `@` before a digest is no host with a repository.
-    match rest.rsplit_once('@') {
-        Some((_, host)) if host.contains('/') || !rest.contains('/') => {
-            Cow::Owned(format!("{scheme}://***@{host}"))
-        }
-        _ => match rest.split_once('/') {
-            Some((authority, rest)) if authority.contains('@') => {
-                let host = authority.rsplit_once('@').map_or("", |(_, host)| host);
-                Cow::Owned(format!("{scheme}://***@{host}/{rest}"))
-            }
-            _ => Cow::Borrowed(text),
-        },
+    // A password may hold any character, so it ends at the last `@` that no digest follows.
+    let (named, digest) = match rest.rsplit_once('@') {
+        Some((named, after)) if named.contains('/') && is_like_digest(after) => rest.split_at(named.len()),
+        _ => (rest, ""),
+    };
+    match named.rsplit_once('@') {
+        Some((_, host)) => Cow::Owned(format!("{scheme}://***@{host}{digest}")),
+        None => Cow::Borrowed(text),
     }
+}
+
+/// Whether a text is meant as a digest, of whatever length, and not as a host with a port.
+fn is_like_digest(text: &str) -> bool {
+    text.split_once(':').is_some_and(|(algorithm, digits)| {
+        matches!(algorithm, "sha256" | "sha384" | "sha512" | "sha1" | "md5")
+            && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
 }
 
 fn reference(text: &str) -> Result<Reference, &'static str> {
@@ -282,6 +286,9 @@ mod tests {
             ("oci://secret@ghcr.io/kernel@sha256:12", "oci://***@ghcr.io/kernel@sha256:12"),
             ("oci://user:sec/ret@ghcr.io/kernel", "oci://***@ghcr.io/kernel"),
             ("oci://user:sec@ret@ghcr.io", "oci://***@ghcr.io"),
+            ("oci://user:sec/ret@ghcr.io", "oci://***@ghcr.io"),
+            ("oci://user:sec/ret@localhost:5000", "oci://***@localhost:5000"),
+            ("oci://user:sec/r@et@ghcr.io/kernel@sha256:12", "oci://***@ghcr.io/kernel@sha256:12"),
             ("https://user:secret@ghcr.io/kernel", "https://***@ghcr.io/kernel"),
             ("oci://user:secret@", "oci://***@"),
             ("oci://ghcr.io/kernel@md5:12", "oci://ghcr.io/kernel@md5:12"),
