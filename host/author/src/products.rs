@@ -1,6 +1,6 @@
 //! A temporary folder for the products of one build: gone with its owner, and where that was killed, with the next one that is made.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -12,7 +12,8 @@ const PREFIX: &str = "kvasir-rebuild-";
 /// How often a folder is made anew because another process took it for one that was left.
 const TRIES: usize = 16;
 
-/// The folder, locked as long as this lives: whoever finds it unlocked knows that nobody uses it.
+/// The folder, locked as long as this lives: whoever finds it unlocked knows that nobody uses it. On a file system without locks nothing
+/// is locked, and nothing swept.
 pub(crate) struct Products {
     folder: TempDir,
     _lock: File,
@@ -28,11 +29,11 @@ impl Products {
         for _ in 0..TRIES {
             let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
             let lock = File::open(folder.path())?;
-            let locked = lock.try_lock().is_ok();
+            let being_swept = matches!(lock.try_lock(), Err(TryLockError::WouldBlock));
             let made = lock.metadata()?;
             let still_there =
                 fs::symlink_metadata(folder.path()).is_ok_and(|there| there.ino() == made.ino());
-            if locked && still_there {
+            if !being_swept && still_there {
                 sweep(parent, made.uid());
                 return Ok(Products { folder, _lock: lock });
             }
