@@ -65,7 +65,11 @@ const OF_PACKAGE: [(&str, &str); 10] = [
     ("publisher", "enough keys of its namespace's publishers signed"),
     ("validity", "the package is valid now"),
     ("host", "this host is new enough for it"),
-    ("files", "every file is the one that was signed, and plugin.toml agrees with the statement"),
+    (
+        "files",
+        "every file is the one that was signed, plugin.toml agrees with the statement, and the bill of materials, the layout's \
+         documents and the shader's table fit",
+    ),
 ];
 
 /// Which of [`OF_PACKAGE`] an error belongs to. What is not known here counts as the form, so that no check is said to have passed
@@ -91,7 +95,12 @@ fn place_of(error: &PluginError) -> usize {
         | PluginError::SizeMismatch { .. }
         | PluginError::DigestMismatch { .. }
         | PluginError::Manifest { .. }
-        | PluginError::Disagreement { .. } => "files",
+        | PluginError::Disagreement { .. }
+        | PluginError::Sbom { .. }
+        | PluginError::NotCanonical { .. }
+        | PluginError::ShaderMissing { .. }
+        | PluginError::ShaderNotNamed { .. }
+        | PluginError::ShaderNotUtf8 { .. } => "files",
         _ => "form",
     };
     OF_PACKAGE.iter().position(|(known, _)| *known == name).unwrap_or(0)
@@ -254,4 +263,25 @@ fn sentence(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_looked_at_after_the_statement_is_no_fault_of_the_form() {
+        let name = || "shaders/kernel.wgsl".to_owned();
+        for error in [
+            PluginError::Sbom { reason: "it is empty".to_owned() },
+            PluginError::NotCanonical { what: "index.json" },
+            PluginError::ShaderMissing { name: name() },
+            PluginError::ShaderNotNamed { name: name() },
+            PluginError::ShaderNotUtf8 { name: name(), offset: 3 },
+        ] {
+            assert_eq!(OF_PACKAGE[place_of(&error)].0, "files", "{error}");
+        }
+        // These may come of either step.
+        assert_eq!(OF_PACKAGE[place_of(&PluginError::MissingFile { name: "plugin.toml" })].0, "form");
+    }
 }
