@@ -25,12 +25,12 @@ pub enum PackageCommand {
     /// Sign a kernel's folder, which makes its package, or add a signature to a package.
     #[command(
         after_help = "The key is one's own publisher key, made if there is none, unless --key names another.\n\n\
-                      Example:\n  kvasir plugin sign my-kernel\n  kvasir plugin sign my-kernel-0.1.0.kvp --key second.key"
+                      Examples:\n  cd my-kernel && kvasir plugin sign\n  kvasir plugin sign my-kernel-0.1.0.kvp --key second.key"
     )]
     Sign(SignArguments),
     /// Check a package's signature and digests against the trusted publishers, then run its golden vectors.
     #[command(
-        after_help = "Examples:\n  kvasir plugin verify my-kernel-0.1.0.kvp\n  kvasir plugin verify my-kernel-0.1.0.kvp --rebuild my-kernel"
+        after_help = "Examples:\n  kvasir plugin verify my-kernel-0.1.0.kvp\n  kvasir plugin verify my-kernel-0.1.0.kvp --rebuild ."
     )]
     Verify {
         /// Package; the installed one where none is named.

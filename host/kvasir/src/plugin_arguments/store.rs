@@ -66,10 +66,10 @@ Examples:
     /// Say what plugins may use here, and why one is refused.
     #[command(subcommand)]
     Policy(PolicyCommand),
-    /// Show the plugins whose kernels failed on this machine's GPU, or let one on it again.
+    /// Show the plugins whose kernels failed on this machine, in WebAssembly or on its GPU, or let one run again.
     #[command(after_help = "Example:\n  kvasir plugin quarantine --lift DIGEST")]
     Quarantine {
-        /// Digest of the plugin to let on the GPU again.
+        /// Digest of the plugin to let run again: all 64 digits, as the list shows them.
         #[arg(long, value_name = "DIGEST")]
         lift: Option<String>,
     },
