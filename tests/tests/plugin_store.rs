@@ -302,6 +302,20 @@ fn a_disk_that_fills_up_half_way_leaves_what_was_active() {
     home.refuses(&["plugin", "install", text(&home.package("8.0.0", 899))], &["900 was seen"]);
 }
 
+/// The words that a help lists under "Commands:"; none where there is no such list.
+fn words_below(help: &str) -> Vec<String> {
+    help.lines()
+        .skip_while(|line| line.trim_end() != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.trim().is_empty())
+        // What is indented further goes on with a description.
+        .filter_map(|line| line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|word| *word != "help")
+        .map(str::to_owned)
+        .collect()
+}
+
 #[test]
 fn a_foreign_kernel_is_tried_in_a_process_of_its_own_and_within_the_policy() {
     let home = Home::new();
@@ -329,7 +343,36 @@ fn a_foreign_kernel_is_tried_in_a_process_of_its_own_and_within_the_policy() {
 #[test]
 fn every_verb_shows_an_example() {
     let home = Home(tempfile::tempdir().unwrap());
-    for verb in [
+    let help = |verb: &str| {
+        let mut words = vec!["plugin"];
+        words.extend(verb.split_whitespace());
+        words.push("--help");
+        let output = home.command(&words).output().unwrap();
+        assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let mut verbs = Vec::new();
+    for word in words_below(&help("")) {
+        let below = words_below(&help(&word));
+        if below.is_empty() {
+            verbs.push(word);
+        } else {
+            verbs.extend(below.iter().map(|other| format!("{word} {other}")));
+        }
+    }
+    for known in [
+        "new",
+        "build",
+        "test",
+        "bench",
+        "component",
+        "pack",
+        "unpack",
+        "sign",
+        "verify",
+        "inspect",
+        "push",
+        "pull",
         "install",
         "list",
         "upgrade",
@@ -343,12 +386,14 @@ fn every_verb_shows_an_example() {
         "trust show",
         "policy explain",
         "policy show",
+        "quarantine",
     ] {
-        let mut words = vec!["plugin"];
-        words.extend(verb.split(' '));
-        words.push("--help");
-        let output = home.command(&words).output().unwrap();
-        let help = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && help.contains(&format!("kvasir plugin {verb}")), "{verb}: {help}");
+        assert!(verbs.iter().any(|verb| verb == known), "{known} is not listed: {verbs:?}");
+    }
+    for verb in &verbs {
+        let help = help(verb);
+        let examples = help.split_once("\nExample:").or_else(|| help.split_once("\nExamples:"));
+        let shown = examples.is_some_and(|(_, after)| after.contains(&format!("kvasir plugin {verb}")));
+        assert!(shown, "{verb}: {help}");
     }
 }
