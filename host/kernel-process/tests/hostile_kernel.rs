@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use kvasir_kernel::ring::{MAX_EXPERT_BYTES, Ring};
 use kvasir_kernel::{
     CompileLimits, Instance, InstanceLimits, Kernel, KernelError, KernelOptions, MemoryHistory,
 };
@@ -532,32 +533,59 @@ fn what_the_cache_gives_is_run_and_what_somebody_else_put_there_is_compiled_anew
     assert_eq!(std::fs::read(&entry).unwrap(), honest, "replaced by what was compiled");
 }
 
+/// Three matrices of `bytes` each, with rows of two values, and their shape in F32.
+fn wide(bytes: usize) -> ([u32; 9], Vec<u8>) {
+    let width = (bytes / 8) as u32;
+    ([0, width, 2, 0, width, 2, 0, 2, width], vec![0; bytes])
+}
+
 #[test]
 fn large_experts_and_many_rows_cross_in_pieces() {
     let _alone = alone();
+    // At its most the process holds the pieces twice (a vector that grows by doubling, and the kernel's own copy), later the
+    // kernel's copy with a lane of rows and a lane of results: under 256 MiB either way, half of what it may have.
+    let options = KernelOptions { memory_bytes: Some(512 << 20), ..options() };
+    let kernel = start("honest", &plugin::kernel("honest"), options).unwrap();
+    let limits = InstanceLimits { memory_bytes: 256 << 20, ..UNMETERED };
+    let mut instance = kernel.instantiate(0, limits).unwrap();
+    let lane_bytes = Ring::lane_bytes_for(2);
+    let (shape, weights) = wide(24 << 20);
+    assert!(3 * weights.len() > lane_bytes, "an expert that fits into a lane crosses in one piece");
+    let expert = instance.load(shape, [&weights, &weights, &weights]).unwrap();
+    let rows = lane_bytes / 8 + 1000;
+    let mut out = vec![0.0; rows * 2];
+    instance.forward(expert, &vec![0; rows * 8], rows as u32, &mut out).unwrap();
+    assert!(out.iter().all(|value| *value == 1.0));
+}
+
+#[test]
+fn an_expert_beyond_a_limit_is_refused_by_the_first_limit_that_it_meets() {
+    let _alone = alone();
     let kernel = kernel("honest");
-    let mut instance = kernel
-        .instantiate(0, InstanceLimits { memory_bytes: 1 << 30, fuel_per_call: u64::MAX, ..LIMITS })
-        .unwrap();
-    // Larger than a lane: two rows of `down`, very wide.
-    let width = 9 << 20;
-    let weights = vec![0u8; 2 * width * 4];
-    let shape = [0, width as u32, 2, 0, width as u32, 2, 0, 2, width as u32];
-    let options_memory = kernel.process_id().unwrap();
-    let expert = instance.load(shape, [&weights, &weights, &weights]);
-    // Three matrices of 72 MiB do not fit into the process's 256 MiB twice; that is a typed failure, and no hang.
-    match expert {
-        Ok(expert) => {
-            let rows = 3_000_000;
-            let mut out = vec![0.0; rows * 2];
-            instance.forward(expert, &vec![0; rows * 8], rows as u32, &mut out).unwrap();
-            assert!(out.iter().all(|value| *value == 1.0));
+    // Larger than any: refused here, before a byte is sent. Nobody touches these zeros, so they take no memory.
+    let mut instance = kernel.instantiate(0, LIMITS).unwrap();
+    let (shape, weights) = wide(MAX_EXPERT_BYTES as usize / 3 / 8 * 8 + 8);
+    let error = instance.load(shape, [&weights, &weights, &weights]).unwrap_err();
+    let bytes = 3 * weights.len();
+    let reason = format!("an expert of {bytes} bytes, the limit is {MAX_EXPERT_BYTES}");
+    assert_eq!(error, KernelError::Refused { request: "load", reason });
+    assert!(!instance.is_poisoned());
+    // Larger than the instance's 64 MiB, in pieces: refused by the sandbox over there.
+    let (shape, weights) = wide(24 << 20);
+    let error = said(instance.load(shape, [&weights, &weights, &weights]).unwrap_err());
+    let due = matches!(error, SandboxError::Memory { call: "load", limit, wanted } if limit == 64 << 20 && wanted > limit);
+    assert!(due, "{error:?}");
+    // Pieces of 216 MiB need a vector of 256 MiB, all that the process may have: it ends.
+    let mut instance = loop {
+        match kernel.instantiate(0, UNMETERED) {
+            Err(KernelError::BackingOff { wait }) => std::thread::sleep(wait),
+            instance => break instance.unwrap(),
         }
-        Err(error) => assert!(
-            matches!(error, KernelError::Crashed { .. } | KernelError::Failed { .. }),
-            "{error} of {options_memory}"
-        ),
-    }
+    };
+    let (shape, weights) = wide(72 << 20);
+    let error = instance.load(shape, [&weights, &weights, &weights]).unwrap_err();
+    assert!(matches!(error, KernelError::Crashed { request: "load", .. }), "{error}");
+    assert!(instance.is_poisoned());
 }
 
 /// Prints what a hop costs: `cargo test -p kvasir-kernel-process --test hostile_kernel -- --ignored --nocapture hop`.
