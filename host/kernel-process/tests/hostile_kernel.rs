@@ -22,7 +22,9 @@ const WIDTH: u32 = 4;
 const LIMITS: InstanceLimits =
     InstanceLimits { memory_bytes: 64 << 20, fuel_per_call: 10_000_000, deadline: Duration::from_secs(60) };
 /// Far more than any of these takes on a busy machine: a guard against hanging.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What a call may take on a busy machine beside what others may delay it by.
+const SLACK: Duration = Duration::from_secs(10);
 /// What this process may grow by over one hostile kernel. They ask for 64 MiB to 4 GiB.
 const HOST_CEILING: u64 = 48 << 20;
 /// What a kernel's process may ever hold: the 64 MiB that it may have, the engine and the compiled code.
@@ -440,6 +442,44 @@ fn while_one_plugin_runs_away_another_answers_and_the_end_of_a_process_is_told_a
     assert!(begun.elapsed() < LIMITS.deadline / 5, "the caller was answered after {:?}", begun.elapsed());
     assert!(other_lane.is_poisoned() && !neighbour.is_poisoned());
     assert_eq!(forward(&mut neighbour, expert, 0).unwrap(), [1.0; 16]);
+}
+
+#[test]
+fn a_plugin_that_runs_to_its_deadline_delays_no_other_session_by_more_than_that() {
+    let _alone = alone();
+    let deadline = Duration::from_secs(2);
+    let hostile = kernel("endless-when-told");
+    let honest = kernel("honest");
+    let mut runaway = hostile.instantiate(0, InstanceLimits { deadline, ..UNMETERED }).unwrap();
+    let runaways_expert = load(&mut runaway).unwrap();
+    let mut other_lane = hostile.instantiate(1, LIMITS).unwrap();
+    let other_expert = load(&mut other_lane).unwrap();
+    let mut neighbour = honest.instantiate(0, LIMITS).unwrap();
+    let neighbours_expert = load(&mut neighbour).unwrap();
+    let runs = Arc::new(AtomicBool::new(true));
+    let theirs = Arc::clone(&runs);
+    let begun = Instant::now();
+    let running = std::thread::spawn(move || {
+        let answer = forward(&mut runaway, runaways_expert, 1);
+        theirs.store(false, Ordering::SeqCst);
+        answer
+    });
+    let mut beside = 0;
+    while runs.load(Ordering::SeqCst) {
+        assert!(begun.elapsed() < PATIENCE, "it is not stopped");
+        for (instance, expert) in [(&mut neighbour, neighbours_expert), (&mut other_lane, other_expert)] {
+            let asked = Instant::now();
+            assert_eq!(forward(instance, expert, 0).unwrap(), [1.0; 16]);
+            assert!(asked.elapsed() < deadline + SLACK, "a neighbour waited for {:?}", asked.elapsed());
+        }
+        beside += usize::from(runs.load(Ordering::SeqCst));
+    }
+    assert!(beside > 0, "no neighbour was answered while it ran");
+    let error = said(running.join().unwrap().unwrap_err());
+    assert_eq!(error, SandboxError::Deadline { call: "forward", deadline });
+    for (instance, expert) in [(&mut neighbour, neighbours_expert), (&mut other_lane, other_expert)] {
+        assert_eq!(forward(instance, expert, 0).unwrap(), [1.0; 16]);
+    }
 }
 
 #[test]
