@@ -1,14 +1,17 @@
 //! The author's way as its page teaches it: the words of a shell, from nothing to a kernel of one's own that answers.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use kvasir_tests::{program, root, skipped};
 use serde_json::Value;
 
 /// Greedy, so that another kernel can only give the same text or be wrong.
 const PROMPT: &str = "The capital of France is";
+/// The promise is "under five minutes" for the seven words; they were measured to take well under one.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Home<'a> {
     home: &'a Path,
@@ -38,33 +41,40 @@ impl Home<'_> {
     }
 }
 
-/// The first language that compiles here: C in a second, Rust in a minute with its standard library.
-fn built(home: &Path, place: &Path) -> Option<&'static str> {
-    let mut reasons = Vec::new();
-    for language in ["c", "rust"] {
-        let parent = place.join(language);
-        std::fs::create_dir(&parent).unwrap();
-        let made = Home { home, folder: &parent }.json(&["plugin", "new", "demo", "--language", language]);
-        assert_eq!(made["plugin"], "local:demo");
-        let output = Home { home, folder: &parent.join("demo") }.output(&["plugin", "build"]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() {
-            return Some(language);
-        }
-        assert!(said.contains("compiler for wasm32 was found; install one"), "{language}: {said}");
-        reasons.push(said.trim().to_owned());
+/// The project `demo` in `language`, built in a new folder in `place`; none where nothing here compiles that language.
+fn built(home: &Path, place: &Path, language: &str) -> Option<PathBuf> {
+    let parent = place.join(language);
+    std::fs::create_dir(&parent).unwrap();
+    let made = Home { home, folder: &parent }.json(&["plugin", "new", "demo", "--language", language]);
+    assert_eq!(made["plugin"], "local:demo");
+    let folder = parent.join("demo");
+    let output = Home { home, folder: &folder }.output(&["plugin", "build"]);
+    if output.status.success() {
+        return Some(folder);
     }
-    skipped("no kernel compiler", &reasons.join("; "));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("compiler for wasm32 was found; install one"), "{language}: {said}");
+    skipped("no kernel compiler", said.trim());
     None
 }
 
 #[test]
-fn seven_words_make_a_kernel_that_answers_as_the_bundled_one_does() {
+fn seven_words_make_a_kernel_in_c_that_answers_as_the_bundled_one_does() {
+    seven_words("c");
+}
+
+/// Takes a minute where the standard library is compiled first.
+#[test]
+fn seven_words_make_a_kernel_in_rust_that_answers_as_the_bundled_one_does() {
+    seven_words("rust");
+}
+
+fn seven_words(language: &str) {
     let place = tempfile::tempdir().unwrap();
     let (home, bundled) = (place.path().join("home"), place.path().join("bundled"));
     std::fs::create_dir(&bundled).unwrap();
-    let Some(language) = built(&home, place.path()) else { return };
-    let folder = place.path().join(language).join("demo");
+    let begun = Instant::now();
+    let Some(folder) = built(&home, place.path(), language) else { return };
     let author = Home { home: &home, folder: &folder };
 
     let report = author.json(&["plugin", "test"]);
@@ -73,11 +83,12 @@ fn seven_words_make_a_kernel_that_answers_as_the_bundled_one_does() {
     author.text(&["plugin", "sign"]);
     author.text(&["plugin", "trust", "add"]);
     author.text(&["plugin", "install"]);
+    let found = author.json(&["run", PROMPT]);
+    assert!(begun.elapsed() < PATIENCE, "{language}: the seven words took {:?}", begun.elapsed());
 
     let other = Home { home: &bundled, folder: &bundled };
     other.text(&["setup"]);
     let due = other.json(&["run", PROMPT]);
-    let found = author.json(&["run", PROMPT]);
     let text = |answer: &Value| answer.to_string();
     assert!(text(&due).contains("Paris"), "{due}");
     let listed = author.text(&["plugin", "list"]);
