@@ -56,7 +56,7 @@ impl Home {
         let told: Value = serde_json::from_slice(&output.stdout).unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         let failed = told["failed"].as_str().unwrap();
-        assert_eq!((output.status.code(), &told["would_load"]), (Some(1), &false.into()), "{told}");
+        assert_eq!((output.status.code(), &told["admitted"]), (Some(1), &false.into()), "{told}");
         assert!(said.contains(&format!("would be refused at the check \"{failed}\"")), "{said}");
         told
     }
@@ -224,7 +224,7 @@ fn the_policy_bounds_what_runs_and_explains_itself() {
     let policy = home.path("config/policy.toml");
     fs::write(&policy, "[default]\nmemory_bytes = 1048576\n").unwrap();
     let told = home.reports(&["plugin", "policy", "explain"]);
-    assert_eq!((&told["would_load"], &told["grant"]["memory_bytes"]), (&true.into(), &1_048_576.into()));
+    assert_eq!((&told["admitted"], &told["grant"]["memory_bytes"]), (&true.into(), &1_048_576.into()));
     // So little memory that the model's experts do not fit: the limit is what the sandbox enforces.
     home.refuses(&["run", "x"], &["memory"]);
     fs::write(&policy, "[default.maximum]\nmemory_bytes = 1048576\n").unwrap();
@@ -244,6 +244,25 @@ fn the_policy_bounds_what_runs_and_explains_itself() {
     }
     fs::remove_file(&policy).unwrap();
     assert_eq!(home.reports(&["plugin", "policy", "show"])["there"], false);
+}
+
+#[test]
+fn a_kernel_in_quarantine_is_explained_and_lifted() {
+    let home = Home::new();
+    let plugin = home.run()["plugin"].as_str().unwrap().to_owned();
+    let failures = home.path("data/kernel-failures");
+    let explained = || home.reports(&["plugin", "policy", "explain"]);
+    assert_eq!(explained()["admitted"], true);
+    assert!(!failures.exists(), "asking makes nothing");
+    fs::create_dir_all(&failures).unwrap();
+    let file = failures.join(format!("{plugin}.failures"));
+    fs::write(&file, "1 trapped\n2 trapped\n").unwrap();
+    assert_eq!(explained()["admitted"], true);
+    fs::write(&file, "1 trapped\n2 trapped\n3 trapped\n").unwrap();
+    let told = home.explains_refusal(&[]);
+    assert_eq!((&told["failed"], &told["grant"]), (&"quarantine".into(), &Value::Null), "{told}");
+    home.reports(&["plugin", "quarantine", "--lift", &plugin]);
+    assert_eq!(explained()["admitted"], true);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
-use kvasir_experts::{FailureHistory, FailureKind, GpuOptions, UNREADABLE_FAILURES};
+use kvasir_experts::{FailureHistory, FailureKind, GpuOptions, KernelOptions, UNREADABLE_FAILURES};
 use kvasir_plugin::PluginDigest;
 use serde_json::json;
 
@@ -102,6 +102,22 @@ pub fn remedy(plugin: impl std::fmt::Display) -> String {
         "a kernel of it ran too long, trapped or crashed, or the record of that is damaged: `kvasir plugin quarantine` says which, \
          where and how often; tell its publisher; `kvasir plugin quarantine --lift {plugin}` lets it run again, and if it was on the \
          GPU, `--device cpu` computes with its WASM kernel"
+    )
+}
+
+/// Whether the WASM kernel of `plugin` is in quarantine, and whether its shader is. Writes nothing, and makes no folder.
+pub fn quarantined(settings: &Settings, plugin: PluginDigest) -> (bool, bool) {
+    let in_quarantine = |folder: &str, after: u32| {
+        let path = settings.data_folder.join(folder).join(format!("{plugin}.{EXTENSION}"));
+        match lines(&path) {
+            Ok(lines) => lines.len() >= after as usize,
+            // It may say anything: the plugin is not run.
+            Err(_) => true,
+        }
+    };
+    (
+        in_quarantine(KERNEL_FOLDER, KernelOptions::default().quarantine_after),
+        in_quarantine(FOLDER, GpuOptions::default().quarantine_after),
     )
 }
 

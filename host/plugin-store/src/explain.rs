@@ -1,6 +1,7 @@
-//! Why a plugin would be refused, or what it would be granted: the checks of a load, one by one, in the order in which they are made.
+//! Why a plugin would be refused, or what it would be granted: the checks that the store makes before a load, one by one, in the order
+//! in which they are made.
 //!
-//! Nothing is written, so that asking changes no answer.
+//! Nothing is written, so that asking changes no answer, and nothing is run: imports, contract and golden vectors are the load's own.
 
 use kvasir_plugin::{Grant, MAX_PACKAGE_BYTES, PluginDigest, PluginError, UnixSeconds, VerifiedPlugin};
 
@@ -19,7 +20,7 @@ pub enum Subject<'a> {
     Installed(PluginDigest),
 }
 
-/// The checks of a load.
+/// The checks before a load.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// In order; after the first that failed none was made.
@@ -107,7 +108,7 @@ fn place_of(error: &PluginError) -> usize {
 }
 
 impl Explanation {
-    /// The check for which the plugin is refused; none where it would be loaded.
+    /// The check for which the plugin is refused; none where every one passed.
     pub fn failed(&self) -> Option<&Check> {
         self.checks.iter().find(|check| check.outcome == Outcome::Failed)
     }

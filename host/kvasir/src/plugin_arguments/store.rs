@@ -110,8 +110,9 @@ Examples:
 
 #[derive(Subcommand)]
 pub enum PolicyCommand {
-    /// Say why a plugin would be refused, or what it would be granted: every check in order. The exit status is 1 where it would be
-    /// refused.
+    /// Say why a plugin would be refused, or what it would be granted: trust, signatures, revocations, validity, revision, policy and
+    /// quarantine, in order. The exit status is 1 where it would be refused. Nothing is run: imports, contract and golden vectors are
+    /// checked when it is loaded, and `kvasir plugin verify` shows them.
     #[command(after_help = "\
 Examples:
   kvasir plugin policy explain                     the active plugin

@@ -1,13 +1,17 @@
 //! `kvasir plugin policy`: why a load would be refused or what it would be granted, and the policy that holds.
 
 use anyhow::{Context, Result, bail};
-use kvasir_plugin::Grant;
-use kvasir_plugin_store::{Explanation, Outcome, Subject};
+use kvasir_plugin::{Grant, PluginDigest};
+use kvasir_plugin_store::{Check, Explanation, Outcome, Subject};
 use serde_json::{Value, json};
 
 use super::{digest, read_package};
 use crate::settings::Settings;
-use crate::{output, setup};
+use crate::{output, quarantine, setup};
+
+/// What is not asked, since it takes running the kernel.
+const NOT_ASKED: &str = "Not asked here: its imports, contract and golden vectors. They are checked when it is loaded, and `kvasir \
+                         plugin verify` shows them.";
 
 /// `kvasir plugin policy explain`: `what` is a package file or an installed plugin's digest; none means the active one.
 ///
@@ -30,7 +34,8 @@ pub fn explain(settings: &Settings, what: Option<&str>, json: bool) -> Result<()
             digest(&store, text).with_context(|| format!("there is no package file {text:?}"))?,
         ),
     };
-    let told = store.explain(subject, setup::now())?;
+    let mut told = store.explain(subject, setup::now())?;
+    ask_quarantine(settings, &mut told);
     let failed = told.failed();
     if json {
         let outcome = |outcome| match outcome {
@@ -44,8 +49,9 @@ pub fn explain(settings: &Settings, what: Option<&str>, json: bool) -> Result<()
             .map(|check| json!({"check": check.name, "outcome": outcome(check.outcome), "said": check.said}))
             .collect();
         output::object(&json!({
-            "would_load": failed.is_none(), "failed": failed.map(|check| check.name), "checks": checks,
+            "admitted": failed.is_none(), "failed": failed.map(|check| check.name), "checks": checks,
             "active": told.active, "plugin": told.plugin, "grant": told.grant.as_ref().map(grant_object),
+            "not_asked": ["imports", "contract", "golden-vectors"],
         }))?;
         return refused(&told);
     }
@@ -60,11 +66,41 @@ pub fn explain(settings: &Settings, what: Option<&str>, json: bool) -> Result<()
     }
     if failed.is_none() {
         let active = if told.active { "; it is active" } else { "" };
-        lines.push(format!("{} would be loaded{active}.", subject_of(&told)));
+        lines.push(format!("{} passes every check above{active}. It would be granted", subject_of(&told)));
         lines.extend(told.grant.iter().flat_map(grant_lines));
+        lines.push(NOT_ASKED.to_owned());
     }
     output::line(lines.join("\n"))?;
     refused(&told)
+}
+
+/// Adds the check that comes after those of the store: whether its kernels failed too often on this machine.
+fn ask_quarantine(settings: &Settings, told: &mut Explanation) {
+    let admitted = told.failed().is_none();
+    let plugin = told.plugin.as_ref().filter(|_| admitted);
+    let (outcome, said) = match plugin.and_then(|plugin| PluginDigest::from_hex(&plugin.plugin)) {
+        None => (Outcome::NotReached, "not checked, since an earlier check failed".to_owned()),
+        Some(plugin) => match quarantine::quarantined(settings, plugin) {
+            (true, _) => (
+                Outcome::Failed,
+                format!(
+                    "a worker does not run its WASM kernel (one with `--isolation none`, and `kvasir run`, do not ask): {}",
+                    quarantine::remedy(plugin)
+                ),
+            ),
+            (false, true) => (
+                Outcome::Passed,
+                format!("its WASM kernel may run, its shader not: {}", quarantine::remedy(plugin)),
+            ),
+            (false, false) => {
+                (Outcome::Passed, "no kernel of it failed too often on this machine".to_owned())
+            }
+        },
+    };
+    if outcome == Outcome::Failed {
+        told.grant = None;
+    }
+    told.checks.push(Check { name: "quarantine", outcome, said });
 }
 
 /// An error where a check failed, so that a script need not read the answer.
