@@ -225,6 +225,18 @@ fn the_policy_bounds_what_runs_and_explains_itself() {
     fs::write(&policy, "[default]\nmemory_bytes = 1048576\n").unwrap();
     let told = home.reports(&["plugin", "policy", "explain"]);
     assert_eq!((&told["admitted"], &told["grant"]["memory_bytes"]), (&true.into(), &1_048_576.into()));
+    // What is not enforced is not said to be granted.
+    fs::write(&policy, "[default]\nrows_per_call = 7\n").unwrap();
+    let told = home.reports(&["plugin", "policy", "explain"]);
+    let reasons = told["grant"]["reasons"].as_array().unwrap();
+    let rows = reasons.iter().find(|reason| reason["name"] == "rows_per_call").unwrap();
+    assert_eq!((&rows["allowed"], &rows["enforced"]), (&7.into(), &false.into()), "{told}");
+    assert_eq!(
+        (&rows["granted"], &told["grant"]["rows_per_call"]),
+        (&rows["asked"], &rows["asked"]),
+        "{told}"
+    );
+    fs::write(&policy, "[default]\nmemory_bytes = 1048576\n").unwrap();
     // So little memory that the model's experts do not fit: the limit is what the sandbox enforces.
     home.refuses(&["run", "x"], &["memory"]);
     fs::write(&policy, "[default.maximum]\nmemory_bytes = 1048576\n").unwrap();
@@ -321,20 +333,6 @@ fn a_disk_that_fills_up_half_way_leaves_what_was_active() {
     home.refuses(&["plugin", "install", text(&home.package("8.0.0", 899))], &["900 was seen"]);
 }
 
-/// The words that a help lists under "Commands:"; none where there is no such list.
-fn words_below(help: &str) -> Vec<String> {
-    help.lines()
-        .skip_while(|line| line.trim_end() != "Commands:")
-        .skip(1)
-        .take_while(|line| !line.trim().is_empty())
-        // What is indented further goes on with a description.
-        .filter_map(|line| line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')))
-        .filter_map(|line| line.split_whitespace().next())
-        .filter(|word| *word != "help")
-        .map(str::to_owned)
-        .collect()
-}
-
 #[test]
 fn a_foreign_kernel_is_tried_in_a_process_of_its_own_and_within_the_policy() {
     let home = Home::new();
@@ -415,4 +413,18 @@ fn every_verb_shows_an_example() {
         let shown = examples.is_some_and(|(_, after)| after.contains(&format!("kvasir plugin {verb}")));
         assert!(shown, "{verb}: {help}");
     }
+}
+
+/// The words that a help lists under "Commands:"; none where there is no such list.
+fn words_below(help: &str) -> Vec<String> {
+    help.lines()
+        .skip_while(|line| line.trim_end() != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.trim().is_empty())
+        // What is indented further goes on with a description.
+        .filter_map(|line| line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|word| *word != "help")
+        .map(str::to_owned)
+        .collect()
 }
