@@ -18,6 +18,7 @@ use kvasir_wire::account::{
     Penalty, SettledSession, Settlement, Statement,
 };
 use kvasir_wire::key::SecretKey;
+use kvasir_wire::limits::CLOCK_SKEW_SECONDS;
 use kvasir_wire::money::{MeteredBytes, NanoKvr, PricePerByte};
 use kvasir_wire::note::{Note, Signer};
 use kvasir_wire::receipt::{Receipt, ReceiptId};
@@ -664,6 +665,23 @@ fn faults_of_a_dishonest_log_are_named_by_their_entry() {
             "it says",
         ),
         (
+            "a settlement dated back a day, which is final at once",
+            |scene| {
+                let at = scene.first_settlement();
+                scene.resettle(at, |made| made.at -= 24 * 3600)
+            },
+            "dated back",
+        ),
+        (
+            "a settlement dated back to before the one before it",
+            |scene| {
+                let at = scene.first_settlement() + STRETCH as usize;
+                // Its receipts end before: what stands against it is the time of the first settlement.
+                scene.resettle(at, |made| made.at -= 2 * CLOCK_SKEW_SECONDS + 1)
+            },
+            "dated back",
+        ),
+        (
             "bytes that no receipt added",
             |scene| {
                 let at = scene.first_settlement();
@@ -803,6 +821,23 @@ fn faults_of_a_dishonest_log_are_named_by_their_entry() {
         }
     }
     assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn clocks_that_differ_as_far_as_the_ledger_takes_it_are_no_fault() {
+    let mut scene = Scene::new();
+    // The first settlement may have been ahead of the ledger's clock by as much as this one was behind.
+    let at = scene.first_settlement() + STRETCH as usize;
+    scene.resettle(at, |made| made.at -= 2 * CLOCK_SKEW_SECONDS);
+    run(&published(&scene.entries), &options()).unwrap();
+    // So may a receipt that ended ahead of it.
+    let mut receipt = network::good_log::next(&scene.network, 77, None);
+    receipt.to = START + 1000 + 2 * CLOCK_SKEW_SECONDS;
+    scene.entries.insert(at, scene.network.sign(&receipt).to_string().into_bytes());
+    scene.resettle(at + 1, |made| made.at = START + 1000);
+    run(&published(&scene.entries), &options()).unwrap();
+    scene.resettle(at + 1, |made| made.at -= 1);
+    assert_eq!(run(&published(&scene.entries), &options()).unwrap_err().index(), Some(at as u64 + 1));
 }
 
 #[test]

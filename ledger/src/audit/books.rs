@@ -46,6 +46,8 @@ pub(super) struct Books {
     receipts: u64,
     reversed: u64,
     index: u64,
+    /// The latest end of a receipt or time of a settlement, in Unix seconds.
+    latest: u64,
 }
 
 struct GrantAccount {
@@ -84,6 +86,7 @@ impl Books {
             receipts: 0,
             reversed: 0,
             index: 0,
+            latest: 0,
         }
     }
 
@@ -276,6 +279,7 @@ impl Books {
             }
         }
         self.receipts += 1;
+        self.latest = self.latest.max(receipt.to);
         let network = &terms.network;
         Ok(Who::These(vec![
             Signer::Hub.verifier(network, hub),
@@ -346,6 +350,14 @@ impl Books {
         if let Some(first) = self.settlements.get(&id) {
             return Err(format!("entry {} settles the same receipts", first.index));
         }
+        // Dated back, it would be final before anybody could object. The ledger's clock never runs back from entry to entry; a
+        // receipt may end one skew ahead of it and a settlement be one behind, so that two may lie between what is in order.
+        if settlement.at.saturating_add(2 * CLOCK_SKEW_SECONDS) < self.latest {
+            return Err(format!(
+                "it is dated back to {}, the log before it has come to {}",
+                settlement.at, self.latest
+            ));
+        }
         let price = self.prices.get(&settlement.price).ok_or("its price is not in the log before it")?;
         let earned = i128::from(price.per_byte.get()) * i128::from(settlement.bytes.get());
         let amount = i128::from(settlement.amount.get());
@@ -393,6 +405,7 @@ impl Books {
             is_reversed: false,
         };
         self.settlements.insert(id, settled);
+        self.latest = self.latest.max(settlement.at);
         Ok(Who::OneOf(Signer::Settler, KeyRole::Settler))
     }
 
