@@ -84,13 +84,15 @@ fn serve(folder: PathBuf, status: fn(&str) -> Option<u16>) -> String {
             while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
             let path = request.split(' ').nth(1).unwrap().trim_start_matches('/');
             let (status, body) = match (status(path), fs::read(folder.join(path))) {
-                (Some(status), _) => (status, Vec::new()),
+                // As servers do, with a page for people.
+                (Some(status), _) => (status, b"<p>See <a href=\"/\">here</a>.</p>\n".to_vec()),
                 (None, Ok(body)) => (200, body),
                 (None, Err(_)) => (404, Vec::new()),
             };
             let length = body.len();
-            let head =
-                format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+            let head = format!(
+                "HTTP/1.1 {status} x\r\nLocation: /elsewhere\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+            );
             let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
         }
     });
@@ -110,6 +112,13 @@ fn an_audit_says_apart_what_is_wrong_and_what_could_not_be_read() {
     expect(place.audit(&serve(place.path("log"), |_| Some(500)), &[]), 3, "500");
     let halfway = |path: &str| path.starts_with("tile/entries/001").then_some(503);
     expect(place.audit(&serve(place.path("log"), halfway), &[]), 3, "503");
+    // A log that moved, or a page in its place: what comes with it is no head and no tile.
+    let answers: [fn(&str) -> Option<u16>; 4] = [|_| Some(301), |_| Some(302), |_| Some(307), |_| Some(203)];
+    for status in answers {
+        expect(place.audit(&serve(place.path("log"), status), &[]), 3, "cannot be fetched");
+    }
+    let moved = |path: &str| path.starts_with("tile/0/").then_some(301);
+    expect(place.audit(&serve(place.path("log"), moved), &[]), 3, "status 301");
     expect(place.audit("http://", &[]), 3, "no log's address");
     // No head, so nobody has promised anything.
     expect(place.audit("elsewhere", &[]), 3, "no file `checkpoint`");

@@ -170,7 +170,10 @@ impl AuditError {
             self,
             AuditError::NoLog
                 | AuditError::Source(
-                    SourceError::Address(_) | SourceError::File { .. } | SourceError::Http { .. }
+                    SourceError::Address(_)
+                        | SourceError::File { .. }
+                        | SourceError::Http { .. }
+                        | SourceError::Status { .. }
                 )
         )
     }

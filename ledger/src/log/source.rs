@@ -50,13 +50,21 @@ pub enum SourceError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The server does not answer, or with an error.
+    /// The server does not answer, or not over HTTP.
     #[error("{place} cannot be fetched: {source}")]
     Http {
         /// What was asked.
         place: String,
         /// Why it failed.
         source: Box<ureq::Error>,
+    },
+    /// The server answers with neither a file nor 404: such as an address that moved, which is not followed.
+    #[error("{place} cannot be fetched: the server answers with status {status}")]
+    Status {
+        /// What was asked.
+        place: String,
+        /// HTTP status.
+        status: u16,
     },
 }
 
@@ -132,7 +140,7 @@ impl HttpSource {
         }
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(TIMEOUT))
-            .http_status_as_error(true)
+            .http_status_as_error(false)
             .max_redirects(0)
             .user_agent("kvasir")
             .build();
@@ -146,9 +154,14 @@ impl LogSource for HttpSource {
         let failed = |place: String, source| SourceError::Http { place, source: Box::new(source) };
         let answer = match self.agent.get(&place).call() {
             Ok(answer) => answer,
-            Err(ureq::Error::StatusCode(404)) => return Ok(None),
             Err(error) => return Err(failed(place, error)),
         };
+        // What comes with a redirect, or with any other word than 200, is the server's and no file of the log.
+        match answer.status().as_u16() {
+            200 => {}
+            404 => return Ok(None),
+            status => return Err(SourceError::Status { place, status }),
+        }
         let body = answer.into_body().into_with_config().limit(limit as u64 + 1).read_to_vec();
         match body {
             Ok(bytes) if bytes.len() <= limit => Ok(Some(bytes)),

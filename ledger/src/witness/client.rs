@@ -69,8 +69,11 @@ pub fn ask(
     let size = head.checkpoint().size;
     let prover = Prover::new(source, size);
     let place = format!("{}/add-checkpoint", url.trim_end_matches('/'));
-    let config =
-        ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false).build();
+    let config = ureq::Agent::config_builder()
+        .timeout_global(Some(TIMEOUT))
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .build();
     let agent = ureq::Agent::from(config);
     let mut old = old.min(size);
     for attempt in 0..2 {
