@@ -268,3 +268,40 @@ fn a_log_that_forgot_what_its_witness_saw_asks_again() {
     assert!(matches!(error, client::CosignError::BadAnswer { .. }), "{error}");
     assert_eq!(head(0, EMPTY_ROOT, 1).checkpoint().size, 0);
 }
+
+#[test]
+fn a_witness_that_moved_is_not_followed() {
+    use std::io::Write as _;
+    let folder = tempfile::tempdir().unwrap();
+    let served = serve(folder.path());
+    let moved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", moved.local_addr().unwrap());
+    let elsewhere = format!("{}/add-checkpoint", served.url);
+    std::thread::spawn(move || {
+        for status in [307, 302] {
+            let (mut stream, _) = moved.accept().unwrap();
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let (mut line, mut length) = (String::new(), 0);
+            while reader.read_line(&mut line).unwrap() > 2 {
+                if let Some(number) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = number.trim().parse().unwrap();
+                }
+                line.clear();
+            }
+            std::io::Read::read_exact(&mut reader, &mut vec![0; length]).unwrap();
+            let answer = format!(
+                "HTTP/1.1 {status} x\r\nLocation: {elsewhere}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            );
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    for expected in [307, 302] {
+        let tree = tree(5, "a");
+        let head = head(5, tree.root(), 1);
+        let error = client::ask(&url, &cosigner(), &head, &OneTile(tree), 0).unwrap_err();
+        assert!(
+            matches!(error, client::CosignError::Refused { status, .. } if status == expected),
+            "{error}"
+        );
+    }
+}
