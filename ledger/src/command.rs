@@ -34,7 +34,7 @@ use crate::plain_text::printable;
     propagate_version = true,
     max_term_width = 110,
     after_help = "Exit codes: 0 done; 1 failed, refused, or found wrong; 2 wrong usage; 3 no verdict: what `audit`, `verify`, `check-proof`\n\
-                  or `convict` was to judge could not be read."
+                  or `convict` was to judge could not be read, or says nothing before it is computed again."
 )]
 struct CommandLine {
     #[command(subcommand)]
@@ -95,7 +95,8 @@ enum Command {
     },
 }
 
-/// Nothing is known about what was to be judged, since something that is needed for it could not be read or written.
+/// Nothing is known about what was to be judged, since something that is needed for it could not be read or written, or is not
+/// computed here.
 #[derive(Debug, Error)]
 #[error("no verdict")]
 struct NoVerdict;

@@ -8,11 +8,15 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use kvasir_ledger::evidence::{
-    Evidence, EvidenceError, LogFraud, MAX_EVIDENCE_BYTES, ReceiptFraud, TwoLeaves,
+    Evidence, EvidenceError, LogFraud, MAX_EVIDENCE_BYTES, ReceiptFraud, TwoLeaves, WorkFraud,
 };
 use kvasir_ledger::log::{Checkpoint, log_verifier};
 use kvasir_merkle::{Hash, Tree, leaf_hash};
+use kvasir_wire::id::sha256;
+use kvasir_wire::message::{Call, ExpertRows, Mode, RowFormat};
+use kvasir_wire::probe::{ProbeFile, ProbeRecord};
 use kvasir_wire::receipt::ReceiptKeys;
+use kvasir_wire::work::WorkItem;
 use network::good_log::{LOG_SEED, entries, origin, policy, published, secret, session};
 use network::{Network, counters};
 
@@ -27,6 +31,33 @@ fn receipts() -> ReceiptFraud {
         },
         first: sign(10),
         second: sign(11),
+    }
+}
+
+/// A result of one call, two columns wide, under a receipt that all three signed.
+fn work() -> WorkFraud {
+    let network = Network::new();
+    let experts = vec![ExpertRows { expert: 1, rows: vec![0], weights: Vec::new() }];
+    let (mode, row_format) = (Mode::Each, RowFormat::Float32);
+    let payload =
+        Call { call: 1, layer: 3, mode, row_format, rows: 1, experts, data: &[0; 8] }.encode().unwrap();
+    let rows = vec![0; 8];
+    let item = WorkItem { call: 1, layer: 3, mode: 0, payload: sha256(&[&payload]), rows: sha256(&[&rows]) };
+    let tree: Tree = [item.leaf()].into_iter().collect();
+    let mut receipt = network.first(1, 10, 20);
+    receipt.counters.work = tree.root();
+    let record = ProbeRecord { index: 0, item: item.encode(), proof: Vec::new(), payload, rows };
+    WorkFraud {
+        keys: receipts().keys,
+        receipt: network.sign(&receipt),
+        record: ProbeFile {
+            session: receipt.terms.session,
+            seq: receipt.seq,
+            receipt: receipt.id(),
+            size: 1,
+            root: tree.root(),
+            records: vec![record],
+        },
     }
 }
 
@@ -186,4 +217,27 @@ fn an_auditor_with_a_folder_audits_proves_and_convicts() {
     let object: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
     assert_eq!((&object["ok"], &object["first_bad_index"]), (&false.into(), &77.into()));
     assert_eq!(run(folder, &["audit", "log"]).status.code(), Some(2), "nobody is believed without a key");
+}
+
+#[test]
+fn a_result_is_neither_guilty_nor_innocent_before_it_is_computed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let good = work();
+    let proven = Evidence::Work(good.clone()).convict().unwrap();
+    assert!(!proven.is_complete, "{proven:?}");
+    fs::write(folder.join("work.fraud"), Evidence::Work(good.clone()).to_string()).unwrap();
+    let output = run(folder, &["convict", "work.fraud", "--json"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("no verdict: ") && said.contains("compute the call again"), "{said}");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["ok"], serde_json::Value::Null);
+    assert!(told["reason"].as_str().unwrap().contains("kvasir audit"), "{told}");
+
+    // A file that is none is told from it: here the rows are not those that were signed.
+    let mut forged = good;
+    forged.record.records[0].rows[0] = 1;
+    fs::write(folder.join("forged.fraud"), Evidence::Work(forged).to_string()).unwrap();
+    assert_eq!(run(folder, &["convict", "forged.fraud"]).status.code(), Some(1));
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use kvasir_merkle::{Hash, leaf_hash};
 use kvasir_wire::key::PublicKey;
@@ -148,8 +148,8 @@ impl From<Parties> for ReceiptKeys {
 /// Verify a file of evidence, from the file alone
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  kvasir-ledger convict a.fraud\n\n\
-                        Exits with 0 where somebody is convicted, with 1 where nobody is, and where a result must be computed again first,\n\
-                        and with 3 where the file cannot be read.")]
+                        Exits with 0 where somebody is convicted, with 1 where nobody is, and with 3 where the file cannot be read, or holds a\n\
+                        result: whether that is wrong, nothing but computing the call again says.")]
 pub(super) struct Convict {
     /// The file that `fraud` wrote
     file: PathBuf,
@@ -280,12 +280,16 @@ impl Convict {
         let proven = evidence.convict()?;
         let object = json!({ "convicted": proven.is_complete, "culprits": proven.culprits, "sentence": proven.sentence });
         let who = proven.culprits.join("\n");
-        report(json, &object, &format!("{}\nsigned by\n{who}", proven.sentence)).context(NoVerdict)?;
-        if proven.is_complete {
-            Ok(())
-        } else {
-            bail!("nobody is convicted before the call was computed again")
+        if !proven.is_complete {
+            // Neither guilt nor innocence: the file is right as far as it can be told from itself.
+            return Err(anyhow!(
+                "{}; signed by {}; nobody is convicted before that is done",
+                proven.sentence,
+                proven.culprits.join(", ")
+            )
+            .context(NoVerdict));
         }
+        report(json, &object, &format!("{}\nsigned by\n{who}", proven.sentence)).context(NoVerdict)
     }
 }
 
