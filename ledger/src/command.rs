@@ -63,6 +63,10 @@ enum Command {
     Delegate(sign::MakeDelegation),
     /// Reverse a settlement while it is pending (treasury)
     Correct(sign::MakeCorrection),
+    /// Publish a measure against a worker, with its reason and evidence (treasury)
+    Penalty(sign::MakePenalty),
+    /// Answer a penalty (worker)
+    Appeal(sign::MakeAppeal),
     /// Send a note that somebody signed elsewhere
     Submit(submit::Submit),
     /// Show a wallet's credit
@@ -118,6 +122,8 @@ pub fn main() -> ExitCode {
         Command::Grant(command) => command.run(json),
         Command::Delegate(command) => command.run(json),
         Command::Correct(command) => command.run(json),
+        Command::Penalty(command) => command.run(json),
+        Command::Appeal(command) => command.run(json),
         Command::Submit(command) => command.run(json),
         Command::Wallet(command) => command.run(json),
         Command::Account(command) => command.run(json),

@@ -206,6 +206,45 @@ fn a_note_that_was_signed_elsewhere_is_submitted_from_a_file_or_standard_input()
 }
 
 #[test]
+fn a_worker_is_penalised_in_public_and_answers_in_public() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let public = |name: &str| json(folder, &["key", name])["public"].as_str().unwrap().to_owned();
+    let (treasury, worker) = (public("treasury.key"), public("worker.key"));
+    public("wallet.key");
+    json(folder, &["init", ".", "--network", "atlas", "--treasury", &treasury]);
+    let (mut child, url) = serve(folder, &[]);
+    let at = |command: &[&str]| json(folder, &[command, &["--ledger", &url]].concat());
+    let refused = |command: &[&str]| complaint(&run(folder, &[command, &["--ledger", &url]].concat()));
+    let finding = at(&["delegate", "--wallet-key", "wallet.key", "--worker", &worker]);
+    let finding = finding["leaf"].as_str().unwrap();
+    let penalty = ["penalty", "--treasury-key", "treasury.key", "--worker", &worker, "--reason", "a test"];
+    let watched = [&penalty[..], &["--measure", "watched", "--evidence", finding]].concat();
+    let stored = at(&watched);
+    assert_eq!(stored["kind"], "penalty");
+    let note = stored["note"].as_str().unwrap();
+    assert!(note.contains("\nmeasure watched\nreason a test\n"), "{note}");
+    let printed = run(folder, &[&watched[..], &["--print-note"]].concat());
+    assert!(printed.stdout.starts_with(b"kvasir.example/penalty@v1\nnetwork atlas\n"), "{printed:?}");
+    // What it rests on has to be here, and the measure is one of three.
+    let nothing = "ab".repeat(32);
+    let text = refused(&[&penalty[..], &["--measure", "excluded", "--evidence", &nothing]].concat());
+    assert!(text.contains("unknown_evidence"), "{text}");
+    let output = run(folder, &[&penalty[..], &["--measure", "banned", "--evidence", finding]].concat());
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("excluded, watched or lifted"), "{output:?}");
+
+    let leaf = stored["leaf"].as_str().unwrap();
+    let appeal = ["appeal", "--penalty", leaf, "--reason", "not me"];
+    assert_eq!(at(&[&appeal[..], &["--worker-key", "worker.key"]].concat())["kind"], "appeal");
+    // Nobody answers for another.
+    let text = refused(&[&appeal[..], &["--worker-key", "wallet.key"]].concat());
+    assert!(text.contains("unknown_penalty"), "{text}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn the_log_is_set_by_one_variable_and_a_bad_filter_is_said() {
     let folder = tempfile::tempdir().unwrap();
     json(folder.path(), &["init", ".", "--network", "atlas"]);

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use kvasir_merkle::Hash;
-use kvasir_wire::account::{Correction, Delegation, Fund, Grant, Price, SettlementId, Statement};
+use kvasir_wire::account::{
+    Appeal, Correction, Delegation, Fund, Grant, Measure, Penalty, Price, SettlementId, Statement,
+};
 use kvasir_wire::id::{KeyDigest, SessionId, WalletDigest};
 use kvasir_wire::key::{PublicKey, SecretKey};
 use kvasir_wire::money::{MeteredBytes, NanoKvr, PricePerByte};
@@ -202,6 +204,55 @@ pub(super) struct MakeCorrection {
     place: Where,
 }
 
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  kvasir-ledger penalty --treasury-key treasury.key --worker ed25519:<64 hex> --measure watched \\\n    \
+                        --evidence <64 hex> --reason \"convicted by replay\"\n\n\
+                        It is published with its reason and its evidence. No hub acts on it by itself."
+)]
+pub(super) struct MakePenalty {
+    /// Secret key file of the treasury
+    #[arg(long, value_name = "FILE")]
+    treasury_key: PathBuf,
+    /// The worker: its public key, or its digest
+    #[arg(long, value_name = "KEY")]
+    worker: KeyOrDigest,
+    /// excluded, watched or lifted; the last ends an earlier one
+    #[arg(long, value_name = "MEASURE", value_parser = parse_measure)]
+    measure: Measure,
+    /// Leaf hash of the entry that shows it, such as a finding
+    #[arg(long, value_name = "HEX")]
+    evidence: Hash,
+    /// Why, in one line; it stays readable for ever
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  kvasir-ledger appeal --worker-key worker.key --penalty <64 hex> \\\n    \
+                        --reason \"the memory was bad; it is replaced\""
+)]
+pub(super) struct MakeAppeal {
+    /// Secret key file of the worker
+    #[arg(long, value_name = "FILE")]
+    worker_key: PathBuf,
+    /// Leaf hash of the penalty
+    #[arg(long, value_name = "HEX")]
+    penalty: Hash,
+    /// What is said to it, in one line; it stays readable for ever
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    #[command(flatten)]
+    place: Where,
+}
+
+fn parse_measure(text: &str) -> Result<Measure, String> {
+    text.parse().map_err(|()| "expected excluded, watched or lifted".to_owned())
+}
+
 /// A public key, or the digest that stands for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyOrDigest([u8; 32]);
@@ -331,5 +382,36 @@ impl MakeCorrection {
         let (settlement, reason) = (self.settlement, self.reason);
         let correction = Correction { network: self.place.network()?, settlement, reason, at: unix_now() };
         self.place.send(&correction, &key, json, &format!("settlement {settlement} reversed"))
+    }
+}
+
+impl MakePenalty {
+    pub(super) fn run(self, json: bool) -> Result<()> {
+        let key = read_secret(&self.treasury_key)?;
+        let (worker, measure) = (self.worker.key(), self.measure);
+        let penalty = Penalty {
+            network: self.place.network()?,
+            worker,
+            measure,
+            reason: self.reason,
+            evidence: self.evidence,
+            at: unix_now(),
+        };
+        self.place.send(&penalty, &key, json, &format!("worker {worker}: {measure}"))
+    }
+}
+
+impl MakeAppeal {
+    pub(super) fn run(self, json: bool) -> Result<()> {
+        let key = read_secret(&self.worker_key)?;
+        let penalty = self.penalty;
+        let appeal = Appeal {
+            network: self.place.network()?,
+            worker: key.public(),
+            penalty,
+            reason: self.reason,
+            at: unix_now(),
+        };
+        self.place.send(&appeal, &key, json, &format!("appealed against penalty {penalty}"))
     }
 }

@@ -30,7 +30,7 @@ pub struct Penalty {
 /// What is done to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// It gets no new sessions.
+    /// It is to get no new sessions: who gives out tickets is asked; no hub acts on it by itself.
     Excluded,
     /// Auditors are asked to draw all of its calls; nothing makes them.
     Watched,
