@@ -267,10 +267,13 @@ fn the_price_is_the_latest_that_has_begun() {
         store.accept_note(note.to_string().as_bytes(), START).unwrap();
     };
     set(&mut store, 9, START + 50);
+    // Of two from the same time the one that was stored last.
+    set(&mut store, 5, START - 50);
     set(&mut store, 8, START - 50);
     let price = |now| store.answers().price(now).map(|price| price.nanokvr_per_byte);
     assert_eq!(price(START).unwrap(), 8);
     assert_eq!(price(START + 50).unwrap(), 9);
+    assert_eq!(price(START + 49).unwrap(), 8);
     assert_eq!(price(START - 60).unwrap(), 7);
     assert_eq!(refused(price(START - 101)).code, "no_price");
 }

@@ -152,22 +152,19 @@ impl<'a> Answers<'a> {
 
     /// The price that holds at `now`: the one with the latest `from` that has come; of equals the one stored last.
     pub fn price(&self, now: u64) -> Result<CurrentPrice, LedgerError> {
-        let prices: Vec<StoredNote> = self.read(|connection| {
-            let find =
-                "SELECT number, kind, id, leaf, note FROM entries WHERE kind = 'price' ORDER BY number";
-            connection.prepare_cached(find)?.query_map([], rows::stored_note)?.collect()
+        // A price's grammar has one line `from N`. SQLite looks for it and hands out one note, however many there are.
+        let find = "SELECT number, kind, id, leaf, note FROM (
+                        SELECT *, CAST(substr(note, instr(note, char(10) || 'from ') + 6) AS INTEGER) AS begins
+                        FROM entries WHERE kind = 'price')
+                    WHERE begins <= ? ORDER BY begins DESC, number DESC LIMIT 1";
+        let current = self.read(|connection| {
+            connection.prepare_cached(find)?.query_row([signed(now)], rows::stored_note).optional()
         })?;
-        let mut current: Option<(Price, StoredNote)> = None;
-        for entry in prices {
-            let price = self.price_note(&entry)?;
-            if price.from <= now && current.as_ref().is_none_or(|(best, _)| best.from <= price.from) {
-                current = Some((price, entry));
-            }
-        }
-        let (price, entry) = current.ok_or_else(|| {
+        let entry = current.ok_or_else(|| {
             let advice = "have the treasury set one with `kvasir-ledger price`";
             Refusal::new(404, "no_price", format!("no price holds at {now} (Unix seconds)"), advice)
         })?;
+        let price = self.price_note(&entry)?;
         Ok(CurrentPrice {
             leaf: entry.leaf,
             nanokvr_per_byte: price.per_byte.get(),
