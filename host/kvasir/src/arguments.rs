@@ -77,9 +77,11 @@ Examples:
   kvasir audit https://ledger.example --log-key log.vkey --replay 100 --model models/atlas/atlas-q4_k_m.gguf
   kvasir audit ./log --policy witnesses.policy --probes ./kept-rows --replay 20 --model atlas.gguf --plugin swiglu.kvp --json
   kvasir audit ./log --log-key log.vkey --replay 100 --model atlas.gguf --sign-key auditor.key --statements ./findings
+  kvasir audit --evidence-file work-5e000000-1-5.fraud --model models/atlas/atlas-q4_k_m.gguf --plugin swiglu.kvp
 
 Exit code: 0 all is well, 1 a finding or something drawn that could not be judged, 3 no verdict: the log or something else that is
-needed could not be read. A file that the log's signed head demands and that is missing where the log answers is a finding.")]
+needed could not be read. A file that the log's signed head demands and that is missing where the log answers is a finding.
+With --evidence-file: 0 the work is right, 1 its worker is convicted, 3 neither is known.")]
     Audit(AuditArguments),
     /// Measure tokens per second of prefill and decode on a model; or the experts alone.
     #[command(

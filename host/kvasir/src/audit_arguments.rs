@@ -11,10 +11,10 @@ use crate::arguments::parse_duration;
 #[derive(Args)]
 pub struct AuditArguments {
     /// Address or folder of the ledger's public log.
-    #[arg(value_name = "URL|DIR")]
-    pub log: String,
+    #[arg(value_name = "URL|DIR", required_unless_present = "evidence_file")]
+    pub log: Option<String>,
     /// The log's key, as in the file log.vkey: the text, or the file.
-    #[arg(long, value_name = "VKEY|FILE", required_unless_present = "policy")]
+    #[arg(long, value_name = "VKEY|FILE", required_unless_present_any = ["policy", "evidence_file"])]
     pub log_key: Option<String>,
     /// Policy file: logs, witnesses and quorum.
     #[arg(long, value_name = "FILE")]
@@ -58,12 +58,19 @@ pub struct AuditArguments {
     /// Write what anybody needs to repeat a conviction into this folder, as `kvasir-ledger convict` reads it.
     #[arg(long, value_name = "FOLDER")]
     pub evidence: Option<PathBuf>,
+    /// Compute the calls of this file of evidence again, from the file alone, instead of auditing a log.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["log", "log_key", "policy", "treasury", "probes", "checkpoint", "sign_key", "evidence"]
+    )]
+    pub evidence_file: Option<PathBuf>,
 }
 
 impl From<&AuditArguments> for AuditOptions {
     fn from(words: &AuditArguments) -> Self {
         AuditOptions {
-            log: words.log.clone(),
+            log: words.log.clone().unwrap_or_default(),
             log_key: words.log_key.clone(),
             policy: words.policy.clone(),
             treasury: words.treasury.clone(),

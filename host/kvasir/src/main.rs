@@ -61,7 +61,12 @@ fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
         Command::Run(options) => operate::run::command(&settings, &options.try_into()?, line.json)?,
         Command::Worker(options) => operate::serve_worker::command(&settings, &options.into(), line.json)?,
         Command::Demo(options) => return operate::demo::command(&options.try_into()?, line.json),
-        Command::Audit(options) => return operate::audit::command(&settings, &options.into(), line.json),
+        Command::Audit(options) => {
+            return match &options.evidence_file {
+                Some(file) => operate::audit::again::command(&settings, &options.into(), file, line.json),
+                None => operate::audit::command(&settings, &options.into(), line.json),
+            };
+        }
         Command::Bench(options) => match &options.experts {
             None => operate::bench::command(&settings, &options.into(), line.json)?,
             Some(BenchCommand::Kernels(options)) => {

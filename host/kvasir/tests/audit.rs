@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use kvasir_ledger::evidence::Evidence;
+use kvasir_ledger::evidence::{Evidence, WorkFraud};
 use kvasir_plugin::{PublisherKey, TrustStore, UnixSeconds, verify};
 use kvasir_wire::account::{Audit, AuditVerdict};
 use kvasir_wire::handshake::Class;
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::note::Note;
+use kvasir_wire::probe::ProbeFile;
 use scene::{Scene, Session, log_vkey, publisher, write_log, write_probes};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -111,6 +112,7 @@ fn an_honest_session_is_well_and_a_cheat_is_named_and_stated() {
         (&report["records"], &report["work_items"], &report["faulty"]),
         (&64.into(), &64.into(), &0.into())
     );
+    let mut keys = None;
     let convicted: Vec<&Value> =
         report["drawn"].as_array().unwrap().iter().filter(|item| item["verdict"] == "convicted").collect();
     let head = Note::parse(&std::fs::read(place.path("log/checkpoint")).unwrap()).unwrap();
@@ -131,12 +133,36 @@ fn an_honest_session_is_well_and_a_cheat_is_named_and_stated() {
         assert_eq!(audit.checkpoint.0, head.text_digest());
         // The file of evidence holds what it takes to compute the call again.
         let path = place.folder.path().join(item["evidence"].as_str().unwrap());
-        let evidence = Evidence::parse(&std::fs::read(path).unwrap()).unwrap();
+        let evidence = Evidence::parse(&std::fs::read(&path).unwrap()).unwrap();
         let proven = evidence.convict().unwrap();
         assert!(!proven.is_complete && proven.culprits[0].starts_with("atlas/worker ed25519:"), "{proven:?}");
         let Evidence::Work(work) = evidence else { panic!("it is about work") };
         assert_eq!(work.record.records, [cheat.file.records[index as usize].clone()]);
+        // Who has the file and nothing else but model and plugin comes to the same.
+        let output = place.audit(&["--evidence-file", path.to_str().unwrap(), "--json"]);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        let told = json(&output);
+        assert_eq!((&told["convicted"], &told["items"][0]["index"]), (&true.into(), &index.into()), "{told}");
+        keys = Some(work.keys);
     }
+
+    // The same of an honest call, and of files that say nothing about a worker.
+    let receipt = honest.receipt.note().clone();
+    let record = ProbeFile { records: vec![honest.file.records[5].clone()], ..honest.file.clone() };
+    let right = WorkFraud { keys: keys.unwrap(), receipt, record };
+    let again = |work: WorkFraud| {
+        std::fs::write(place.path("work.fraud"), Evidence::Work(work).to_string()).unwrap();
+        place.audit(&["--evidence-file", "work.fraud"])
+    };
+    let output = again(right.clone());
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{told}{}", text(&output.stderr));
+    assert!(told.contains("the work is right"), "{told}");
+    let mut forged = right;
+    forged.record.records[0].rows[0] ^= 1;
+    assert_eq!(again(forged).status.code(), Some(3));
+    assert_eq!(place.audit(&["--evidence-file", "gone"]).status.code(), Some(3));
+    assert_eq!(place.audit(&["log", "--evidence-file", "work.fraud"]).status.code(), Some(2));
 
     // The ledger is audited first: what is wrong there is named, and nothing is replayed.
     let mut leaves = honest.leaves.clone();

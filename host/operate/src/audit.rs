@@ -1,5 +1,7 @@
 //! `kvasir audit`: the ledger's log, and the work behind it computed again.
 
+pub mod again;
+
 use std::fmt;
 use std::fs;
 use std::num::NonZeroUsize;
@@ -14,7 +16,7 @@ use kvasir_replay::{
     Verdict, statement, survey,
 };
 use kvasir_threads::Threads;
-use kvasir_wire::id::PluginDigest;
+use kvasir_wire::id::{KeyDigest, PluginDigest};
 use kvasir_wire::key::{PublicKey, SecretKey};
 use serde_json::{Value, json};
 
@@ -431,11 +433,26 @@ fn say_survey(found: &Survey) -> Result<()> {
 }
 
 fn sentence(report: &Report) -> String {
-    let what = match &report.verdict {
+    let what = explained(&report.verdict, report.receipt.terms.worker);
+    format!(
+        "  {:10} session {} receipt {} (leaf {}) item {}: layer {}, {} experts, {} rows{what}",
+        report.verdict.name(),
+        report.place.name.session.short(),
+        report.place.name.seq,
+        report.leaf,
+        report.place.index,
+        report.item.layer,
+        report.experts,
+        report.requests
+    )
+}
+
+/// What follows a verdict's name in a sentence: a colon and the details, or nothing.
+fn explained(verdict: &Verdict, worker: KeyDigest) -> String {
+    match verdict {
         Verdict::Right => String::new(),
         Verdict::Convicted(found) => format!(
-            ": worker {} signed {}, right is {}; {}",
-            report.receipt.terms.worker,
+            ": worker {worker} signed {}, right is {}; {}",
             hex_of(&found.got),
             hex_of(&found.expected),
             found.first_difference
@@ -453,18 +470,7 @@ fn sentence(report: &Report) -> String {
         }
         Verdict::Failed => ": the worker claims no rows".to_owned(),
         Verdict::Unknown { reason } => format!(": {reason}"),
-    };
-    format!(
-        "  {:10} session {} receipt {} (leaf {}) item {}: layer {}, {} experts, {} rows{what}",
-        report.verdict.name(),
-        report.place.name.session.short(),
-        report.place.name.seq,
-        report.leaf,
-        report.place.index,
-        report.item.layer,
-        report.experts,
-        report.requests
-    )
+    }
 }
 
 fn object(report: &Report, written: Option<&Path>, evidence: Option<&Path>) -> Value {

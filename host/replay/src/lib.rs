@@ -28,6 +28,7 @@ pub use engines::{
     MAX_EACH_BYTES,
 };
 pub use error::ReplayError;
+pub use kvasir_ledger::evidence::{Evidence, MAX_EVIDENCE_BYTES, WorkFraud};
 pub use log::{AuditError, AuditReport, LogError, LogTrust, MAX_LEAVES, PublicLog};
 pub use probes::{FolderProbes, MAX_PROBE_FILES, ProbeSource, ServedProbes};
 pub use receipts::{LogReader, LoggedReceipt, LoggedReceipts};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use kvasir_ledger::evidence::{Evidence, WorkFraud};
+use kvasir_ledger::evidence::{Evidence, EvidenceError, WorkFraud};
 use kvasir_model::Model;
 use kvasir_plugin::VerifiedPlugin;
 use kvasir_wire::handshake::Class;
@@ -125,6 +125,22 @@ impl<'a> Replayer<'a> {
             evidence,
             times,
         })
+    }
+
+    /// Replays the calls in a file of evidence, each with its index: no log is needed, the worker's signature on the receipt
+    /// binds it.
+    ///
+    /// # Errors
+    /// The file does not hold what its receipt signs, or no call.
+    pub fn replay_evidence(&mut self, work: &WorkFraud) -> Result<Vec<(u64, Verdict)>, EvidenceError> {
+        let receipt = work.verified()?;
+        let mut judged = Vec::with_capacity(work.record.records.len());
+        for record in &work.record.records {
+            let item = record.check(work.record.size, &receipt.counters.work)?;
+            let (verdict, _) = self.judged(&receipt, &item, &record.call()?, &record.rows);
+            judged.push((record.index, verdict));
+        }
+        Ok(judged)
     }
 
     fn judged(

@@ -149,7 +149,7 @@ impl From<Parties> for ReceiptKeys {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  kvasir-ledger convict a.fraud\n\n\
                         Exits with 0 where somebody is convicted, with 1 where nobody is, and with 3 where the file cannot be read, or holds a\n\
-                        result: whether that is wrong, nothing but computing the call again says.")]
+                        result: whether that is wrong, `kvasir audit --evidence-file` says, which computes the call again.")]
 pub(super) struct Convict {
     /// The file that `fraud` wrote
     file: PathBuf,

@@ -50,7 +50,7 @@ impl WorkFraud {
             culprits: vec![format!("{}/worker {}", terms.network, self.keys.worker)],
             sentence: format!(
                 "the worker signed these rows as its result of work item {} of session {}; compute the call again with model {} and plugin {} \
-                 (`kvasir audit --replay` does)",
+                 (`kvasir audit --evidence-file FILE` does)",
                 items.join(", "),
                 terms.session,
                 terms.model,
