@@ -140,6 +140,9 @@ fn a_correction_gives_pending_credit_back_once_and_posted_credit_never() {
     let right = network.settlement(&[(2, 1, 1, 200)], 0, START + 40);
     network.settle(&mut store, &right).unwrap();
     let due = START + 40 + PENDING_SECONDS;
+    // One that says itself that it came too late is refused by any audit, so it never gets into the log.
+    let late = network.correction(right.id(), due).to_string();
+    assert_eq!(refused(store.accept_note(late.as_bytes(), due - 1)).code, "not_pending");
     // The day is over although no sweep has run yet.
     assert_eq!(refused(correct(&mut store, right.id(), due)).code, "not_pending");
     assert_eq!(store.sweep(due).unwrap(), 1);

@@ -129,6 +129,19 @@ impl Writing<'_> {
             )
             .into());
         }
+        // Whoever audits the log has no clock but the notes': one that says that it came too late would make the log a wrong one.
+        if correction.at >= settled.pending_until {
+            return Err(Refusal::new(
+                409,
+                "not_pending",
+                format!(
+                    "the correction is of {}, settlement {} is final at {} (Unix seconds)",
+                    correction.at, correction.settlement, settled.pending_until
+                ),
+                "set the treasury's clock, then sign the correction again",
+            )
+            .into());
+        }
         let accepted = self.append("correct", &note)?;
         // Booked on the settlement, so that it can be reversed or posted, once, and never both.
         let (pending, payer) = (Owner::Pending(settled.payee), Owner::Payer(settled.payer));
