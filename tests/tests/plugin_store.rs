@@ -333,20 +333,6 @@ fn a_disk_that_fills_up_half_way_leaves_what_was_active() {
     home.refuses(&["plugin", "install", text(&home.package("8.0.0", 899))], &["900 was seen"]);
 }
 
-/// The words that a help lists under "Commands:"; none where there is no such list.
-fn words_below(help: &str) -> Vec<String> {
-    help.lines()
-        .skip_while(|line| line.trim_end() != "Commands:")
-        .skip(1)
-        .take_while(|line| !line.trim().is_empty())
-        // What is indented further goes on with a description.
-        .filter_map(|line| line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')))
-        .filter_map(|line| line.split_whitespace().next())
-        .filter(|word| *word != "help")
-        .map(str::to_owned)
-        .collect()
-}
-
 #[test]
 fn a_foreign_kernel_is_tried_in_a_process_of_its_own_and_within_the_policy() {
     let home = Home::new();
