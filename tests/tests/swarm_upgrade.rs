@@ -4,10 +4,16 @@
 
 mod swarm_scene;
 
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kvasir_dispatch::{Placement, Statistics, Swarm, SwarmOptions};
 use kvasir_experts::{KernelLimits, VerifiedPlugin};
+use kvasir_operate::settings::Settings;
+use kvasir_operate::{key_file, setup, watch_store};
+use kvasir_tests::program;
 use kvasir_wire::id::{KeyDigest, PluginDigest};
 use kvasir_wire::receipt::Receipt;
 use kvasir_wire::ticket::Role;
@@ -317,5 +323,59 @@ fn a_worker_that_nobody_calls_changes_over_after_a_while_and_one_refused_with_it
     let said = host.say(&mut swarm.experts(host.local()), QUIET);
     assert_eq!(said, host.say(host.local().as_mut(), QUIET));
     check_sessions(&scene, &swarm.finish(), &[old]);
+    drop(worker);
+}
+
+/// An operator's word.
+fn kvasir(home: &Path, words: &[&str]) {
+    let output = Command::new(program("kvasir")).env("KVASIR_HOME", home).args(words).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_running_worker_follows_the_store_forwards_and_back_below_what_was_seen() {
+    let home = tempfile::tempdir().unwrap();
+    kvasir(home.path(), &["setup"]);
+    let settings = Settings::load(None, Some(home.path())).unwrap();
+    let active = || settings.store().active(kvasir_plugin::UnixSeconds(now())).unwrap().unwrap();
+    let old = active();
+
+    let scene = Scene::new();
+    let mut options = worker_options(&scene, 1);
+    options.plugins = vec![old.clone()];
+    options.ticket = scene.ticket_with(Role::Worker, options.key.public(), &old, |claims| {
+        claims.plugins.clear();
+        claims.publishers = vec![KeyDigest(old.publisher().0)];
+        claims.limits.sessions = 1;
+    });
+    options.shadow = ShadowOptions { calls: CALLS, within: Duration::from_millis(200) };
+    let worker = RunningWorker::start(options);
+    let refused = Arc::new(Mutex::new(Vec::new()));
+    let theirs = Arc::clone(&refused);
+    let events = Arc::new(move |event: Event| theirs.lock().unwrap().push(event));
+    let watching =
+        watch_store::offer_active(&settings, old.digest(), worker.switch(), false, events).unwrap();
+    let switched = |from: &VerifiedPlugin, to: &VerifiedPlugin| {
+        let (from, to) = (digest(from).to_string(), digest(to).to_string());
+        let wanted = Event::Switched { from, to };
+        worker.log.wait_for(|event| (*event == wanted).then_some(()));
+    };
+
+    let publisher = key_file::load(&home.path().join("config/keys/publisher.key")).unwrap();
+    let contents = renamed("9.0.0", 900);
+    let package = kvasir_plugin::pack(&contents, setup::validity(1), publisher.signing_key()).unwrap();
+    let file = home.path().join("swiglu-9.0.0.kvp");
+    std::fs::write(&file, package).unwrap();
+    kvasir(home.path(), &["plugin", "upgrade", file.to_str().unwrap()]);
+    let new = active();
+    assert_ne!(new.digest(), old.digest());
+    switched(&old, &new);
+
+    kvasir(home.path(), &["plugin", "rollback", "--allow-downgrade"]);
+    assert_eq!(active().digest(), old.digest());
+    switched(&new, &old);
+    drop(watching);
+    let refused = refused.lock().unwrap().clone();
+    assert!(refused.is_empty(), "{refused:#?}");
     drop(worker);
 }
