@@ -288,7 +288,7 @@ fn a_witness_that_moved_is_not_followed() {
                 }
                 line.clear();
             }
-            std::io::Read::read_exact(&mut reader, &mut vec![0; length]).unwrap();
+            std::io::Read::read_exact(&mut reader, &mut vec![0u8; length]).unwrap();
             let answer = format!(
                 "HTTP/1.1 {status} x\r\nLocation: {elsewhere}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
             );
