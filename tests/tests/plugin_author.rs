@@ -63,7 +63,6 @@ fn seven_words_make_a_kernel_in_c_that_answers_as_the_bundled_one_does() {
     seven_words("c");
 }
 
-/// Takes a minute where the standard library is compiled first.
 #[test]
 #[ignore = "builds the standard library for WASM, and again at each rebuild: minutes; scripts/plugin-quickstart does the same in Rust"]
 fn seven_words_make_a_kernel_in_rust_that_answers_as_the_bundled_one_does() {

@@ -145,7 +145,7 @@ impl Scene {
 #[test]
 fn a_poller_that_is_killed_anywhere_credits_once_and_loses_nothing() {
     if let Some(reason) = strace::unavailable() {
-        println!("skipped: {reason}");
+        kvasir_tests::skipped("no system call can be traced", reason);
         return;
     }
     let mut scene = Scene::new();
