@@ -47,7 +47,8 @@ use publishing::Publishing;
 pub(crate) use reader::Readers;
 use writer::Writer;
 
-/// How long one request may take: its head, and again its body and the answer.
+/// How long one request may take: its head, again its body until the answer begins, and again each time that the reader of the
+/// answer takes nothing.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections held at one time; beyond it idle ones make room for newcomers.
 pub const MAX_CONNECTIONS: usize = 256;
@@ -393,7 +394,7 @@ async fn wrong_method() -> Failure {
     Refusal::new(405, "wrong_method", message, "docs/ledger.md lists paths and methods").into()
 }
 
-async fn limit_time(most: Duration, request: Request, next: Next) -> Response {
+pub(crate) async fn limit_time(most: Duration, request: Request, next: Next) -> Response {
     match tokio::time::timeout(most, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {

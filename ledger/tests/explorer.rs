@@ -373,6 +373,24 @@ fn the_log_shows_what_is_published_and_gives_proofs_that_verify() {
 }
 
 #[test]
+fn a_file_of_the_log_that_cannot_be_read_is_not_said_to_be_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    played(folder.path());
+    let mut publisher = scene::publisher(folder.path());
+    publisher.publish().unwrap();
+    let served = Served::start_log(&folder.path().join("ledger.db"), Some(publisher));
+    let entries = folder.path().join("log/tile/entries/000.p");
+    let partial = std::fs::read_dir(&entries).unwrap().next().unwrap().unwrap().file_name();
+    let path = format!("/tile/entries/000.p/{}", partial.to_str().unwrap());
+    assert_eq!(served.get(&path).status, 200);
+    // A folder in its place cannot be read by anybody, root included.
+    std::fs::remove_file(entries.join(&partial)).unwrap();
+    assert_eq!(served.get(&path).status, 404);
+    std::fs::create_dir(entries.join(&partial)).unwrap();
+    assert_eq!(served.get(&path).status, 500);
+}
+
+#[test]
 fn a_ledger_that_publishes_shows_its_witnesses_and_who_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let scene = played(folder.path());

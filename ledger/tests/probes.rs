@@ -5,9 +5,11 @@
 mod network;
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use kvasir_ledger::server::{Beside, ServeLimits, listen, serve_beside};
 use kvasir_ledger::store::Store;
@@ -23,6 +25,10 @@ struct Served {
 
 impl Served {
     fn start(folder: &Path, probes: &Path) -> Self {
+        Self::start_within(ServeLimits::default(), folder, probes)
+    }
+
+    fn start_within(limits: ServeLimits, folder: &Path, probes: &Path) -> Self {
         let network = Network::new();
         let path = folder.join("ledger.db");
         Store::create(&path, &network.name).unwrap();
@@ -38,7 +44,7 @@ impl Served {
                 let stop = async {
                     let _ = stopped.await;
                 };
-                let (limits, clock) = (ServeLimits::default(), Arc::new(|| START));
+                let clock = Arc::new(|| START);
                 serve_beside(limits, listener, store, network.name, clock, beside, stop).await.unwrap();
             });
         });
@@ -47,7 +53,6 @@ impl Served {
 
     /// Status and body. The path goes out as it stands: nothing tidies it up on the way.
     fn get(&self, path: &str) -> (u16, Vec<u8>) {
-        use std::io::{Read as _, Write as _};
         let mut stream = std::net::TcpStream::connect(self.url.strip_prefix("http://").unwrap()).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = Vec::new();
@@ -92,6 +97,31 @@ fn files_are_served_by_name_and_listed() {
     // The API beside it is as it was.
     assert_eq!(served.get("/ready").0, 200);
     assert_eq!(served.get("/elsewhere").0, 404);
+}
+
+#[test]
+fn a_reader_that_takes_nothing_loses_its_connection_and_another_reads_on() {
+    // More than the system keeps for two ends that talk over loopback.
+    const LENGTH: usize = 32 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let probes = folder.path().join("probes");
+    let session = "aa".repeat(32);
+    fs::create_dir_all(probes.join(&session)).unwrap();
+    fs::write(probes.join(&session).join("1.probes"), vec![7; LENGTH]).unwrap();
+    let limits = ServeLimits { request_time: Duration::from_millis(200), ..ServeLimits::default() };
+    let served = Served::start_within(limits, folder.path(), &probes);
+    let path = format!("/probes/{session}/1.probes");
+    let mut stalled = std::net::TcpStream::connect(served.url.strip_prefix("http://").unwrap()).unwrap();
+    write!(stalled, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut beginning = [0; 12];
+    stalled.read_exact(&mut beginning).unwrap();
+    assert_eq!(&beginning, b"HTTP/1.1 200");
+    assert_eq!(served.get(&path).1.len(), LENGTH);
+    // The ledger's end is closed once nothing was taken for long enough; until then what it wrote waits to be read.
+    std::thread::sleep(5 * limits.request_time);
+    let mut rest = Vec::new();
+    let _ = stalled.read_to_end(&mut rest);
+    assert!(rest.len() < LENGTH, "{} bytes came", rest.len());
 }
 
 #[test]

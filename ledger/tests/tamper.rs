@@ -285,6 +285,11 @@ fn faults_in_the_files_are_named_by_the_first_entry_that_they_touch() {
     }
 }
 
+/// The third line of a head.
+fn root_line(text: &str) -> &str {
+    text.lines().nth(2).unwrap()
+}
+
 #[test]
 fn faults_of_the_head_are_found() {
     let scene = Scene::new();
@@ -304,6 +309,7 @@ fn faults_of_the_head_are_found() {
     let by_stranger = unsigned.sign(&secret(42)).unwrap().note().to_string();
     let other_origin = Checkpoint { origin: "kvasir.example/atlas/00000002".parse().unwrap(), size, root };
     let other_origin = other_origin.sign(&secret(LOG_SEED)).unwrap().note().to_string();
+    let elsewhere = head(size, Hash([7; 32])).note().to_string();
     let namesake = CosignerKey::new(witness_key().name().clone(), secret(51).public());
     assert_ne!(namesake.id(), witness_key().id());
     for (what, head) in [
@@ -312,7 +318,8 @@ fn faults_of_the_head_are_found() {
             "another size, with a zero before it",
             text.replacen(&format!("\n{size}\n"), &format!("\n0{size}\n"), 1),
         ),
-        ("another root", text.replacen("=\n", "A\n", 1)),
+        ("another root", text.replacen(root_line(&text), root_line(&elsewhere), 1)),
+        ("a root that is none", text.replacen("=\n", "A\n", 1)),
         ("another name", text.replacen("00000001\n", "00000003\n", 1)),
         ("signed by a stranger", by_stranger),
         ("another log's", other_origin),

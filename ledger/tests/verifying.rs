@@ -131,6 +131,57 @@ fn every_change_is_found_and_its_index_named() {
 }
 
 #[test]
+fn a_flipped_bit_of_the_file_is_found_or_changes_nothing_that_is_told() {
+    let (network, folder) = (Network::new(), tempfile::tempdir().unwrap());
+    let path = ledger(&network, folder.path());
+    // All of it in one file, none in the write-ahead log.
+    Connection::open(&path).unwrap().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    let good = verify(&network, &path, &network.keys()).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let mut found = 0;
+    for nth in 0..200 {
+        let copy = tempfile::tempdir().unwrap();
+        let path = copy.path().join("ledger.db");
+        let mut damaged = bytes.clone();
+        damaged[nth * bytes.len() / 200 + nth] ^= 1 << (nth % 8);
+        std::fs::write(&path, damaged).unwrap();
+        let told = Store::open(&path, &network.name, network.keys())
+            .map(drop)
+            .map_err(|error| error.to_string())
+            .and_then(|()| open_for_reading(&path, &network.name).map_err(|error| error.to_string()))
+            .and_then(|connection| {
+                Store::verify(&connection, &path, &network.name, &network.keys(), &mut |_, _| {})
+                    .map_err(|error| error.to_string())
+            });
+        match told {
+            Ok(report) => assert_eq!(report, good, "byte {nth}"),
+            Err(_) => found += 1,
+        }
+    }
+    // Most of a small ledger's pages is empty.
+    assert!(found >= 10, "{found} of 200 found");
+}
+
+#[test]
+fn a_damaged_page_is_refused_when_the_ledger_is_opened() {
+    let (network, folder) = (Network::new(), tempfile::tempdir().unwrap());
+    let path = ledger(&network, folder.path());
+    let (page_bytes, root_page): (usize, usize) = {
+        let connection = Connection::open(&path).unwrap();
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+        let page = connection.query_row("PRAGMA page_size", [], |row| row.get::<_, i64>(0)).unwrap();
+        let find = "SELECT rootpage FROM sqlite_schema WHERE name = 'postings'";
+        (page as usize, connection.query_row(find, [], |row| row.get::<_, i64>(0)).unwrap() as usize)
+    };
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The cells of the page's index point elsewhere.
+    bytes[(root_page - 1) * page_bytes + 8..][..16].fill(0xff);
+    std::fs::write(&path, bytes).unwrap();
+    let error = Store::open(&path, &network.name, network.keys()).unwrap_err().to_string();
+    assert!(error.contains("the file is damaged") && error.contains("backup"), "{error}");
+}
+
+#[test]
 fn hashes_made_to_fit_do_not_help_without_the_keys() {
     let (network, folder) = (Network::new(), tempfile::tempdir().unwrap());
     let path = ledger(&network, folder.path());

@@ -16,6 +16,7 @@ use kvasir_replay::{
     Verdict, statement, survey,
 };
 use kvasir_threads::Threads;
+use kvasir_wire::account::AccountError;
 use kvasir_wire::id::{KeyDigest, PluginDigest};
 use kvasir_wire::key::{PublicKey, SecretKey};
 use serde_json::{Value, json};
@@ -94,6 +95,7 @@ struct Outcome {
     convicted: usize,
     plugin: usize,
     tolerance: usize,
+    implausible: usize,
     unknown: usize,
     changed: usize,
     faulty: usize,
@@ -213,6 +215,11 @@ fn judge(settings: &Settings, options: &AuditOptions, json: bool, outcome: &mut 
             Some(key) => write_statement(&report, key, &log, &options.statements)?,
             None => None,
         };
+        let (written, unwritten) = match written {
+            Some(Ok(path)) => (Some(path), None),
+            Some(Err(reason)) => (None, Some(reason)),
+            None => (None, None),
+        };
         let evidence = match &options.evidence {
             Some(folder) => write_evidence(&report, folder)?,
             None => None,
@@ -222,11 +229,18 @@ fn judge(settings: &Settings, options: &AuditOptions, json: bool, outcome: &mut 
             if let Some(path) = &written {
                 output::line(format!("             statement: {}", path.display()))?;
             }
+            if let Some(reason) = &unwritten {
+                output::line(format!("             statement: none, {reason}"))?;
+            }
             if let Some(path) = &evidence {
                 output::line(format!("             evidence:  {}", path.display()))?;
             }
         }
-        items.push(object(&report, written.as_deref(), evidence.as_deref()));
+        let mut told = object(&report, written.as_deref(), evidence.as_deref());
+        if let Some(reason) = unwritten {
+            told["statement_refused"] = json!(reason.to_string());
+        }
+        items.push(told);
         outcome.statements.extend(written);
     }
     let code = if outcome.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
@@ -241,7 +255,7 @@ fn judge(settings: &Settings, options: &AuditOptions, json: bool, outcome: &mut 
             "faults": found.faults.iter().map(|fault| json!({
                 "file": fault.name.to_string(), "reason": fault.reason })).collect::<Vec<_>>(),
             "faulty": outcome.faulty, "drawn": items, "right": outcome.right, "convicted": outcome.convicted,
-            "plugin": outcome.plugin, "tolerance": outcome.tolerance, "unknown": outcome.unknown,
+            "plugin": outcome.plugin, "tolerance": outcome.tolerance, "implausible": outcome.implausible, "unknown": outcome.unknown,
             "gone": outcome.changed, "seconds": speeds, "well": outcome.is_well(),
         }))?;
     } else {
@@ -256,14 +270,15 @@ impl Outcome {
             Verdict::Right => &mut self.right,
             Verdict::Convicted(_) => &mut self.convicted,
             Verdict::Plugin { .. } => &mut self.plugin,
-            Verdict::Tolerance { .. } => &mut self.tolerance,
+            Verdict::Tolerance { plausible: true, .. } => &mut self.tolerance,
+            Verdict::Tolerance { plausible: false, .. } => &mut self.implausible,
             Verdict::Failed | Verdict::Unknown { .. } => &mut self.unknown,
         } += 1;
     }
 
     /// Whether something wrong was found.
     fn found(&self) -> bool {
-        self.convicted + self.plugin + self.changed + self.faulty > 0
+        self.convicted + self.plugin + self.implausible + self.changed + self.faulty > 0
     }
 
     /// Nothing seen is not nothing wrong: where nothing could be drawn, or not be judged, all is not well.
@@ -272,12 +287,15 @@ impl Outcome {
     }
 
     fn sentence(&self, took: Duration) -> String {
-        let Outcome { drawn, right, convicted, plugin, tolerance, unknown, changed, faulty, .. } = self;
+        let Outcome {
+            drawn, right, convicted, plugin, tolerance, implausible, unknown, changed, faulty, ..
+        } = self;
         let mut parts = vec![format!("{right} right")];
         for (count, what) in [
             (convicted, "convicted"),
             (plugin, "where the plugin is not defined"),
             (tolerance, "of class tolerance, which bytes convict nobody of"),
+            (implausible, "of class tolerance, too far from the right rows for any rounding"),
             (unknown, "not judged"),
             (changed, "gone since they were drawn"),
         ] {
@@ -358,14 +376,21 @@ fn find_plugin(
     })
 }
 
+/// Nothing where there is nothing to state; an error inside where this key may state nothing about the session: that is no
+/// reason to judge the rest no more.
 fn write_statement(
     report: &Report,
     key: &SecretKey,
     log: &PublicLog,
     folder: &Path,
-) -> Result<Option<PathBuf>> {
-    let Some(note) = statement(report, key, log.head_digest(), setup::now().0)? else { return Ok(None) };
-    write_finding(report, folder, "audit", "note", &note.to_string()).map(Some)
+) -> Result<Option<Result<PathBuf, AccountError>>> {
+    match statement(report, key, log.head_digest(), setup::now().0) {
+        Ok(None) => Ok(None),
+        Ok(Some(note)) => {
+            write_finding(report, folder, "audit", "note", &note.to_string()).map(|path| Some(Ok(path)))
+        }
+        Err(reason) => Ok(Some(Err(reason))),
+    }
 }
 
 fn write_evidence(report: &Report, folder: &Path) -> Result<Option<PathBuf>> {
@@ -465,8 +490,9 @@ fn explained(verdict: &Verdict, worker: KeyDigest) -> String {
                 told.join(", ")
             )
         }
-        Verdict::Tolerance { deviation } => {
-            format!(": {}", deviation.as_deref().unwrap_or("rows of another length"))
+        Verdict::Tolerance { deviation, plausible } => {
+            let beyond = if *plausible { "" } else { "; no rounding of a kernel is that far away" };
+            format!(": {}{beyond}", deviation.as_deref().unwrap_or("rows of another length"))
         }
         Verdict::Failed => ": the worker claims no rows".to_owned(),
         Verdict::Unknown { reason } => format!(": {reason}"),
@@ -483,7 +509,7 @@ fn object(report: &Report, written: Option<&Path>, evidence: Option<&Path>) -> V
                 answers.iter().map(|(kind, said)| format!("{} {said}", kind.name())).collect();
             (None, None, Some(told.join(", ")))
         }
-        Verdict::Tolerance { deviation } => (None, None, deviation.clone()),
+        Verdict::Tolerance { deviation, .. } => (None, None, deviation.clone()),
         Verdict::Unknown { reason } => (None, None, Some(reason.clone())),
         Verdict::Right | Verdict::Failed => (None, None, None),
     };
@@ -493,12 +519,20 @@ fn object(report: &Report, written: Option<&Path>, evidence: Option<&Path>) -> V
         "index": report.place.index, "layer": report.item.layer, "mode": report.item.mode,
         "experts": report.experts, "rows": report.requests, "worker": terms.worker.to_string(),
         "model": terms.model.to_string(), "plugin": terms.plugin.to_string(), "class": terms.class.name(),
-        "verdict": report.verdict.name(), "expected": expected, "got": got, "reason": reason,
+        "verdict": report.verdict.name(), "plausible": plausible(&report.verdict), "expected": expected, "got": got, "reason": reason,
         "statement": written.map(|path| path.display().to_string()),
         "evidence": evidence.map(|path| path.display().to_string()),
         "seconds": report.times.iter().map(|(kind, took)| (kind.name().to_owned(), json!(took.as_secs_f64())))
             .collect::<serde_json::Map<_, _>>(),
     })
+}
+
+/// Of class tolerance alone.
+fn plausible(verdict: &Verdict) -> Option<bool> {
+    match verdict {
+        Verdict::Tolerance { plausible, .. } => Some(*plausible),
+        _ => None,
+    }
 }
 
 fn hex_of(digest: &[u8; 32]) -> String {
@@ -517,6 +551,7 @@ mod tests {
             Outcome::default(),
             Outcome { drawn: 3, right: 2, convicted: 1, ..Outcome::default() },
             Outcome { drawn: 3, right: 2, plugin: 1, ..Outcome::default() },
+            Outcome { drawn: 3, right: 2, implausible: 1, ..Outcome::default() },
             Outcome { drawn: 3, right: 2, unknown: 1, ..Outcome::default() },
             Outcome { drawn: 3, right: 2, changed: 1, ..Outcome::default() },
             Outcome { drawn: 3, right: 3, faulty: 1, ..Outcome::default() },

@@ -149,4 +149,31 @@ mod tests {
         none.offer(seed.rank(1), 1);
         assert!(none.into_items().is_empty());
     }
+
+    #[test]
+    fn a_cheat_escapes_as_often_as_computed() {
+        // As in docs/audit.md, with few items; the heads are fixed, so the counts are the same at every run.
+        const ITEMS: u64 = 500;
+        const TRIALS: u64 = 2_000;
+        for (drawn_items, cheated) in [(5, 1), (5, 20), (25, 10), (50, 5)] {
+            let mut escaped = 0;
+            for trial in 0..TRIALS {
+                let lot = Lot { size: 77 + trial, ..lot() };
+                let seed = lot.seed(SessionId([3; 32]), &Hash([4; 32]));
+                let mut drawn = Drawn::new(drawn_items);
+                (0..ITEMS).for_each(|index| drawn.offer(seed.rank(index), index));
+                escaped += u64::from(drawn.into_items().iter().all(|item| *item >= cheated));
+            }
+            // Drawn without putting back.
+            let computed: f64 = (0..drawn_items as u64)
+                .map(|nth| (ITEMS - cheated - nth) as f64 / (ITEMS - nth) as f64)
+                .product();
+            let spread = (computed * (1.0 - computed) / TRIALS as f64).sqrt();
+            let found = escaped as f64 / TRIALS as f64;
+            assert!(
+                (found - computed).abs() < 4.0 * spread,
+                "{drawn_items} of {cheated}: {found}, {computed} computed"
+            );
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! A worker is convicted by bytes alone, and only where the three engines agree: with each other, not with it. Where they
 //! differ among themselves the plugin is at fault and nobody is convicted; where one of them has no answer, nothing is known.
 
+use kvasir_plugin::{MAX_TOLERANCE_ABS, MAX_TOLERANCE_REL, MIN_TOLERANCE_COSINE};
 use kvasir_wire::handshake::Class;
 use kvasir_wire::id::sha256;
 use kvasir_wire::work::WorkItem;
@@ -28,6 +29,9 @@ pub enum Verdict {
     Tolerance {
         /// The largest distance of a value from the exact one, as text for people; nothing where the rows cannot be compared.
         deviation: Option<String>,
+        /// Whether the rows are as near to the exact ones as the widest tolerance demands that a manifest may state. What is
+        /// farther away is no rounding of any kernel, and all is not well.
+        plausible: bool,
     },
     /// The worker reported that it failed; it claims no rows and is paid for none.
     Failed,
@@ -105,7 +109,8 @@ pub fn judge(
         return Verdict::Right;
     }
     if class == Class::Tolerance {
-        return Verdict::Tolerance { deviation: deviation(right, rows) };
+        let plausible = is_plausible(right, rows, columns);
+        return Verdict::Tolerance { deviation: deviation(right, rows), plausible };
     }
     let first_difference = match first {
         Answer::Refused(reason) => format!("rows for a call that has none: {reason}"),
@@ -151,12 +156,42 @@ fn deviation(right: &[u8], got: &[u8]) -> Option<String> {
     if right.len() != got.len() || right.is_empty() {
         return None;
     }
-    let value = |bytes: &[u8]| bytes.try_into().map_or(f32::NAN, f32::from_le_bytes);
-    let pairs = right.chunks(4).zip(got.chunks(4)).map(|(a, b)| (value(a), value(b)));
-    let (far, large) = pairs.fold((0.0f32, 0.0f32), |(far, large), (right, got)| {
+    if values(got).any(|value| !value.is_finite()) {
+        return Some("some values are not finite".to_owned());
+    }
+    let (far, large) = values(right).zip(values(got)).fold((0.0f64, 0.0f64), |(far, large), (right, got)| {
         ((right - got).abs().max(far), right.abs().max(large))
     });
     Some(format!("at most {far:e} from the exact values, the largest of which is {large:e}"))
+}
+
+/// Whether every row is within the widest tolerance of [`kvasir_plugin::Tolerance`].
+fn is_plausible(right: &[u8], got: &[u8], columns: usize) -> bool {
+    if right.len() != got.len() || right.is_empty() {
+        return false;
+    }
+    let row_bytes = 4 * columns.max(1);
+    right.chunks(row_bytes).zip(got.chunks(row_bytes)).all(|(right, got)| {
+        let (mut product, mut right_square, mut got_square) = (0.0, 0.0, 0.0);
+        for (right, got) in values(right).zip(values(got)) {
+            // Written so that what is not finite is beyond.
+            if !((right - got).abs() <= MAX_TOLERANCE_ABS + MAX_TOLERANCE_REL * right.abs()) {
+                return false;
+            }
+            product += right * got;
+            right_square += right * right;
+            got_square += got * got;
+        }
+        // A row of zeros has no direction; zeros are near it as far as the values above say.
+        right_square == 0.0
+            || product >= MIN_TOLERANCE_COSINE * (right_square * got_square).sqrt() && got_square > 0.0
+    })
+}
+
+fn values(bytes: &[u8]) -> impl Iterator<Item = f64> {
+    bytes
+        .chunks(4)
+        .map(|bytes| bytes.try_into().map_or(f64::NAN, |bytes| f64::from(f32::from_le_bytes(bytes))))
 }
 
 #[cfg(test)]
@@ -215,8 +250,33 @@ mod tests {
     fn bytes_do_not_convict_the_class_tolerance() {
         let (right, near) = (1.0f32.to_le_bytes(), 1.001f32.to_le_bytes());
         let verdict = judge(&item(&near), Class::Tolerance, &near, 1, &all(rows(&right)));
-        let Verdict::Tolerance { deviation: Some(text) } = &verdict else { panic!("{verdict:?}") };
+        let Verdict::Tolerance { deviation: Some(text), plausible: true } = &verdict else {
+            panic!("{verdict:?}")
+        };
         assert!(text.starts_with("at most 1.0") && !verdict.is_finding(), "{text}");
         assert_eq!(judge(&item(&right), Class::Tolerance, &right, 1, &all(rows(&right))), Verdict::Right);
+    }
+
+    #[test]
+    fn what_no_kernel_rounds_to_is_not_plausible() {
+        let bytes =
+            |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|value| value.to_le_bytes()).collect() };
+        let right = bytes(&[0.5, -0.25, 0.125, 0.5, 0.25, -0.5]);
+        let plausible = |got: &[u8]| {
+            let verdict = judge(&item(got), Class::Tolerance, got, 3, &all(rows(&right)));
+            let Verdict::Tolerance { plausible, .. } = verdict else { panic!("{verdict:?}") };
+            plausible
+        };
+        assert!(plausible(&bytes(&[0.5, -0.25, 0.126, 0.5, 0.25, -0.5])));
+        for wrong in [
+            &[0.0; 6][..],                        // zeros
+            &[0.5, -0.25, 0.125, 0.0, 0.0, 0.0],  // zeros in one row
+            &[0.5, 0.25, 0.125, 0.5, 0.25, -0.5], // a sign
+            &[0.5, -0.25, f32::NAN, 0.5, 0.25, -0.5],
+            &[0.5, -0.25, f32::INFINITY, 0.5, 0.25, -0.5],
+            &[0.5, -0.25, 0.125], // a row is missing
+        ] {
+            assert!(!plausible(&bytes(wrong)), "{wrong:?}");
+        }
     }
 }

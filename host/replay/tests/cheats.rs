@@ -263,6 +263,10 @@ fn a_session_within_tolerance_is_measured_and_not_convicted() {
     let (_, reports) = audit(&scene, &[&session], &lot(1), usize::MAX, &mut replayer);
     assert_eq!(reports.len(), 4);
     for report in reports {
-        assert!(matches!(report.verdict, Verdict::Tolerance { deviation: Some(_) }), "{:?}", report.verdict);
+        assert!(
+            matches!(report.verdict, Verdict::Tolerance { deviation: Some(_), plausible: true }),
+            "{:?}",
+            report.verdict
+        );
     }
 }

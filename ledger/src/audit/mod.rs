@@ -163,12 +163,13 @@ impl AuditError {
     }
 
     /// Whether this says something about the log. Otherwise nothing is known of it: it could not be read, and no signed head
-    /// was there that it would fall short of. A file that a signed head demands and that a source which answers has not is
+    /// was there that it would fall short of; or what is remembered is of another log. A file that a signed head demands and that a source which answers has not is
     /// the log's own fault, and so is one that is longer than any such file can be.
     pub fn is_fault(&self) -> bool {
         !matches!(
             self,
             AuditError::NoLog
+                | AuditError::OtherLog { .. }
                 | AuditError::Source(
                     SourceError::Address(_)
                         | SourceError::File { .. }

@@ -2,7 +2,7 @@
 //! not in the file.
 
 use kvasir_wire::note::{FieldReader, FieldWriter, Note};
-use kvasir_wire::receipt::{ReceiptKeys, SignedReceipt};
+use kvasir_wire::receipt::{Receipt, ReceiptKeys, SignedReceipt};
 
 use super::{EvidenceError, Proven, base64, keys, note, write_keys};
 
@@ -32,8 +32,11 @@ impl ReceiptFraud {
         let first = SignedReceipt::verify(self.first.clone(), &self.keys)?;
         let second = SignedReceipt::verify(self.second.clone(), &self.keys)?;
         let (one, other) = (first.receipt(), second.receipt());
-        if (one.terms.session, one.seq) != (other.terms.session, other.seq) {
-            return Err(EvidenceError::NoContradiction("they are of different sessions or numbers"));
+        let name = |receipt: &Receipt| (receipt.terms.network.clone(), receipt.terms.session, receipt.seq);
+        if name(one) != name(other) {
+            return Err(EvidenceError::NoContradiction(
+                "they are of different networks, sessions or numbers",
+            ));
         }
         // Signatures are deterministic, but another one of the same text says nothing else.
         if one == other {

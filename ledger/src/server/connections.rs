@@ -20,6 +20,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio_io_timeout::TimeoutStream;
 use tracing::{debug, warn};
 
 use super::ServeLimits;
@@ -84,6 +85,9 @@ async fn serve_one(
 ) {
     // Answers are small and wait for nothing.
     let _ = stream.set_nodelay(true);
+    // A reader that takes nothing any more would keep its answer in memory for ever.
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(limits.request_time));
     let place = Arc::new(place);
     let routes = TowerToHyperService::new(routes);
     let asked = place.clone();
@@ -98,7 +102,7 @@ async fn serve_one(
     let mut builder = http1::Builder::new();
     // Without a timer the time limit would be ignored.
     builder.timer(TokioTimer::new()).header_read_timeout(limits.request_time);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);
     tokio::pin!(connection);
     let mut stopping = false;
     loop {

@@ -5,11 +5,13 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
 use kvasir_wire::note::Note;
+use tracing::warn;
 
 use super::Service;
 use crate::api::PublishedHead;
 use crate::log::{
     CHECKPOINT_PATH, Checkpoint, FolderSource, LogSource as _, MAX_BUNDLE_BYTES, MAX_CHECKPOINT_BYTES,
+    SourceError,
 };
 
 /// Longest path below `tile/`: the largest number has seven groups, and a width follows.
@@ -18,8 +20,9 @@ const MAX_TILE_PATH: usize = 64;
 pub(super) async fn checkpoint(State(service): State<Service>) -> Response {
     let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")];
     match read(service, CHECKPOINT_PATH.to_owned(), MAX_CHECKPOINT_BYTES).await {
-        Some(bytes) => (headers, bytes).into_response(),
-        None => (StatusCode::NOT_FOUND, "nothing is published here yet\n").into_response(),
+        Ok(Some(bytes)) => (headers, bytes).into_response(),
+        Ok(None) => (StatusCode::NOT_FOUND, "nothing is published here yet\n").into_response(),
+        Err(unreadable) => unreadable,
     }
 }
 
@@ -41,11 +44,12 @@ pub(super) async fn tile(State(service): State<Service>, Path(rest): Path<String
     let found = if rest.len() <= MAX_TILE_PATH && rest.split('/').all(known) {
         read(service, format!("tile/{rest}"), MAX_BUNDLE_BYTES).await
     } else {
-        None
+        Ok(None)
     };
     match found {
-        Some(bytes) => (headers, bytes).into_response(),
-        None => StatusCode::NOT_FOUND.into_response(),
+        Ok(Some(bytes)) => (headers, bytes).into_response(),
+        Ok(None) => StatusCode::NOT_FOUND.into_response(),
+        Err(unreadable) => unreadable,
     }
 }
 
@@ -58,8 +62,19 @@ pub(super) fn head(folder: &std::path::Path, now: u64) -> Option<PublishedHead> 
     Some(PublishedHead { size: head.size, at, age_seconds: now.saturating_sub(at) })
 }
 
-async fn read(service: Service, path: String, limit: usize) -> Option<Vec<u8>> {
-    let folder = service.0.log_folder.clone()?;
-    let read = tokio::task::spawn_blocking(move || FolderSource(folder).read(&path, limit));
-    read.await.ok()?.ok()?
+/// The file; none where there is none. What is there and cannot be read is this machine's trouble and must not look like a file
+/// that the log never published, which an audit counts against it.
+async fn read(service: Service, path: String, limit: usize) -> Result<Option<Vec<u8>>, Response> {
+    let Some(folder) = service.0.log_folder.clone() else { return Ok(None) };
+    let said = path.clone();
+    let read = tokio::task::spawn_blocking(move || FolderSource(folder).read(&path, limit)).await;
+    let reason = match read {
+        Ok(Ok(found)) => return Ok(found),
+        // Longer than any file of a log: it is none.
+        Ok(Err(SourceError::TooLong { .. })) => return Ok(None),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    warn!(path = said, reason, "a file of the log cannot be read");
+    Err((StatusCode::INTERNAL_SERVER_ERROR, "this file cannot be read now\n").into_response())
 }

@@ -19,6 +19,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::body::{Frame, SizeHint};
 use kvasir_wire::probe::{MAX_PROBE_FILE_BYTES, MAX_PROBE_INDEX_BYTES, PROBE_INDEX_PATH, ProbeName};
+use tokio::sync::Mutex;
 
 use super::Failure;
 use crate::refusal::Refusal;
@@ -31,12 +32,24 @@ pub(super) fn routes(folder: PathBuf) -> Router {
     Router::new()
         .route(&format!("/probes/{PROBE_INDEX_PATH}"), get(index))
         .route("/probes/{session}/{file}", get(file))
-        .with_state(Arc::from(folder))
+        .with_state(Arc::new(Folder { path: folder, walk: Mutex::default() }))
+}
+
+struct Folder {
+    path: PathBuf,
+    /// Whoever holds it walks over the folder, which may have a million files: one at a time, however many ask.
+    walk: Arc<Mutex<()>>,
 }
 
 /// A line for every file that there is now, in the order of sessions and numbers.
-async fn index(State(folder): State<Arc<FilePath>>) -> Result<Response, Failure> {
-    let listed = tokio::task::spawn_blocking(move || list(&folder)).await;
+async fn index(State(folder): State<Arc<Folder>>) -> Result<Response, Failure> {
+    let alone = folder.walk.clone().lock_owned().await;
+    let listed = tokio::task::spawn_blocking(move || {
+        // Held by the walk, not by who asked for it: it goes on where the caller hangs up.
+        let _alone = alone;
+        list(&folder.path)
+    });
+    let listed = listed.await;
     let names = listed.map_err(|_| unreadable("the folder"))?.map_err(|error| {
         tracing::warn!(%error, "the folder of probe records cannot be read");
         unreadable("the folder")
@@ -52,11 +65,11 @@ async fn index(State(folder): State<Arc<FilePath>>) -> Result<Response, Failure>
 }
 
 async fn file(
-    State(folder): State<Arc<FilePath>>,
+    State(folder): State<Arc<Folder>>,
     Path((session, file)): Path<(String, String)>,
 ) -> Result<Response, Failure> {
     let name: ProbeName = format!("{session}/{file}").parse().map_err(|_| no_such_file())?;
-    let opened = tokio::task::spawn_blocking(move || open(&folder.join(name.to_string()))).await;
+    let opened = tokio::task::spawn_blocking(move || open(&folder.path.join(name.to_string()))).await;
     let (file, left) = match opened {
         Ok(Ok(Some(opened))) => opened,
         Ok(Ok(None)) => return Err(no_such_file()),

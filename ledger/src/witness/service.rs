@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use kvasir_merkle::Hash;
@@ -15,7 +16,7 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use super::{MAX_REQUEST_BYTES, SIZE_TYPE, Witness, WitnessError};
-use crate::server::{Clock, ServeLimits, connections};
+use crate::server::{Clock, ServeLimits, connections, limit_time};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -26,13 +27,25 @@ pub async fn serve(
     clock: Clock,
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
+    serve_within(ServeLimits::default(), listener, witness, clock, stop).await;
+}
+
+/// [`serve`] with limits of one's own.
+pub async fn serve_within(
+    limits: ServeLimits,
+    listener: TcpListener,
+    witness: Witness,
+    clock: Clock,
+    stop: impl Future<Output = ()> + Send + 'static,
+) {
     let routes = Router::new()
         .route("/add-checkpoint", post(add_checkpoint))
         .route("/{origin}/checkpoint", get(checkpoint))
         .route("/ready", get(|| async { "ready\n" }))
         .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
+        .layer(middleware::from_fn(move |request, next| limit_time(limits.request_time, request, next)))
         .with_state((Arc::new(witness), clock));
-    connections::run(listener, routes, ServeLimits::default(), stop).await;
+    connections::run(listener, routes, limits, stop).await;
 }
 
 type Shared = (Arc<Witness>, Clock);

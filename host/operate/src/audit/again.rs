@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(conclusion(&[(1, Verdict::Right), (2, Verdict::Right)]), Some(false));
         assert_eq!(conclusion(&[(1, Verdict::Right), (2, open())]), None);
         assert_eq!(conclusion(&[(1, Verdict::Failed)]), None);
-        assert_eq!(conclusion(&[(1, Verdict::Tolerance { deviation: None })]), None);
+        assert_eq!(conclusion(&[(1, Verdict::Tolerance { deviation: None, plausible: false })]), None);
         assert_eq!(conclusion(&[(1, open()), (2, wrong())]), Some(true));
     }
 }
