@@ -32,7 +32,7 @@ pub(super) fn routes(folder: PathBuf) -> Router {
     Router::new()
         .route(&format!("/probes/{PROBE_INDEX_PATH}"), get(index))
         .route("/probes/{session}/{file}", get(file))
-        .with_state(Arc::new(Folder { path: folder, walk: Mutex::default() }))
+        .with_state(Arc::new(Folder { path: folder, walk: Arc::default() }))
 }
 
 struct Folder {
