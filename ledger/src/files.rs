@@ -1,7 +1,7 @@
 //! Small files of operators, read and written so that neither a wrong path nor a full disk does harm. The gateway uses
 //! it too. What the files hold is not looked at.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -92,6 +92,33 @@ pub fn make_whole<E: From<io::Error>>(
     let _ = fs::remove_file(&draft);
     result?;
     Ok(sync_folder(path)?)
+}
+
+/// Holds the file `path`, which is made where there is none, as long as the value that it gives lives: no other process can hold
+/// it meanwhile. The system gives it back when this process ends, however that ends.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] where another process holds it, with that one's number, and what the system says.
+pub fn hold(path: &Path) -> io::Result<File> {
+    // It is never removed: whoever opened it before would hold a lock that nobody else sees.
+    let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
+    match file.try_lock() {
+        Ok(()) => {
+            // Who holds it is only told: a full disk is no reason not to.
+            let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+            Ok(file)
+        }
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let _ = file.take(20).read_to_string(&mut holder);
+            let holder = holder
+                .trim()
+                .parse::<u32>()
+                .map_or("another process".to_owned(), |number| format!("process {number}"));
+            Err(io::Error::new(io::ErrorKind::WouldBlock, format!("{holder} holds it")))
+        }
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 /// Removes what processes that were ended left of a file: every draft of it, so nobody else may be writing it now.
@@ -221,6 +248,19 @@ mod tests {
         let mut others = others.to_vec();
         others.sort_unstable();
         assert_eq!(left, others);
+    }
+
+    #[test]
+    fn a_file_is_held_once_and_says_by_whom() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        fs::write(&path, "what an earlier process of a long number left: 123456789\n").unwrap();
+        let held = hold(&path).unwrap();
+        let error = hold(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(error.to_string(), format!("process {} holds it", std::process::id()));
+        drop(held);
+        hold(&path).unwrap();
     }
 
     #[cfg(unix)]

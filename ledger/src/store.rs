@@ -64,6 +64,8 @@ pub struct Store {
     keys: Keys,
     tree: Accumulator,
     known: Known,
+    /// Those of `keys` that are believed now: fewer where another process has written down other settings.
+    believed: Keys,
     /// The last attempt to write failed by no fault of the note.
     write_failed: bool,
 }
@@ -127,6 +129,7 @@ impl Store {
             network: network.clone(),
             keys,
             tree,
+            believed: keys.clone(),
             known: Known::default(),
             write_failed: false,
         })
@@ -213,25 +216,26 @@ impl Store {
         now: u64,
         change: impl FnOnce(&mut Writing<'_>) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
-        let Self { connection, path, network, keys, tree, known, write_failed: _ } = self;
+        let Self { connection, path, network, keys, believed, tree, known, write_failed: _ } = self;
         let failed = at(path);
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&failed)?;
         let next = rows::next_number(&transaction).map_err(&failed)?;
-        // Another process may have appended (`fund` beside `serve`): never continue from an old head.
+        // Another process may have appended: never continue from an old head, nor believe whom the entries do not believe.
         let current = if tree.size() == next {
             tree.clone()
         } else {
             known.forget();
             rows::tree(&transaction).map_err(&failed)?
         };
+            *believed = keys.written_down(&beliefs::read(&transaction).map_err(&failed)?);
         let latest = rows::latest_time(&transaction).map_err(&failed)?;
         let (clock, now) = (now, now.max(latest));
         let mut writing = Writing {
             transaction,
             path,
             network,
-            keys,
+            keys: believed,
             tree: current,
             // Taken out: it comes back with a commit, and is read anew without one.
             known: std::mem::take(known),

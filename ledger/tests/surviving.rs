@@ -12,8 +12,9 @@ use kvasir_ledger::api::Accepted;
 use kvasir_ledger::client::Client;
 use kvasir_ledger::refusal::LedgerError;
 use kvasir_ledger::server::system_clock;
-use kvasir_ledger::store::Store;
-use network::{Network, START, counters, post, post_at};
+use kvasir_ledger::store::{Keys, Store};
+use kvasir_wire::key::SecretKey;
+use network::{Network, START, counters, post, post_at, refused};
 
 /// The program, serving the ledger in `folder`.
 struct Program {
@@ -221,4 +222,43 @@ fn two_processes_on_one_file_continue_one_tree() {
         &mut |_, _| {},
     );
     assert_eq!(report.unwrap().receipts, 6);
+}
+
+#[test]
+fn two_servers_with_different_settings_never_contradict_each_other() {
+    let (network, folder) = (Network::new(), tempfile::tempdir().unwrap());
+    init(&network, folder.path());
+    let program = Program::start(folder.path(), &[]);
+    let other = SecretKey::from_seed([70; 32]);
+    let second = Command::new(env!("CARGO_BIN_EXE_kvasir-ledger"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--treasury", &other.public().to_string(), "--config"])
+        .arg(folder.path().join("ledger.toml"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("process {}", program.child.id())), "{said}");
+    program.client.post_note(&network.price()).unwrap();
+    // Killed, it leaves nothing that stands in the way of the next.
+    program.kill();
+    Program::start(folder.path(), &[]).client.post_note(&network.delegation()).unwrap();
+}
+
+#[test]
+fn a_key_that_another_process_wrote_down_as_retired_signs_nothing_more() {
+    let (network, folder) = (Network::new(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("ledger.db");
+    Store::create(&path, &network.name).unwrap();
+    let ledger = SecretKey::from_seed([71; 32]);
+    let mut one = Store::open(&path, &network.name, network.keys()).unwrap();
+    one.declare_keys(&ledger, START).unwrap();
+    let new = SecretKey::from_seed([70; 32]);
+    let keys = Keys { treasury: vec![new.public()], ..network.keys() };
+    let mut two = Store::open(&path, &network.name, keys).unwrap();
+    assert_eq!(two.declare_keys(&ledger, START).unwrap(), 2, "one believed, one retired");
+    let price = network.price().to_string();
+    assert_eq!(refused(one.accept_note(price.as_bytes(), START)).code, "unknown_signer");
+    // Whom both believe, both go on to believe; and what is written down anew is believed anew.
+    assert_eq!(one.declare_keys(&ledger, START + 1).unwrap(), 2);
+    one.accept_note(price.as_bytes(), START + 1).unwrap();
 }

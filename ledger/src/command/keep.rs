@@ -16,7 +16,7 @@ use super::{report, unix_now};
 use crate::config::{
     ConfigFlags, DEFAULT_CONFIG, HEAD, LEDGER_KEY, LOG_KEY, LOG_VKEY, LedgerToml, read_secret, write_secret,
 };
-use crate::files::{Existing, Readers, write_whole};
+use crate::files::{Existing, Readers, hold, write_whole};
 use crate::head::HeadFile;
 use crate::log::log_verifier;
 use crate::plain_text::LineWriter;
@@ -27,6 +27,8 @@ use crate::store::{Keys, Store, sqlite_version};
 
 const STORE: &str = "ledger.db";
 /// What is logged: error, warn, info, debug, or a filter such as kvasir_ledger=debug.
+/// Ending of the file beside the database that its server holds.
+const LOCK: &str = ".lock";
 const LOG_VARIABLE: &str = "KVASIR_LOG";
 
 #[derive(Debug, Args)]
@@ -204,6 +206,7 @@ impl Serve {
         for (keys, name, lost) in [
             (&settings.keys.hubs, "hubs", "every receipt will be refused"),
             (&settings.keys.treasury, "treasury", "no price and no funding can be accepted"),
+        let _held = hold_store(&mut store)?;
             (&settings.keys.settlers, "settlers", "nothing can be credited"),
         ] {
             if keys.is_empty() {
@@ -250,6 +253,29 @@ impl Serve {
             let wanted = self.listen.unwrap_or(settings.listen);
             let (listener, address) =
                 listen(wanted).await.with_context(|| format!("cannot listen on {wanted}; is it taken?"))?;
+/// Keeps a second server away, whose settings may be others: what one of them writes down as retired, the other would accept.
+fn hold_store(store: &mut Store) -> Result<Option<fs::File>> {
+    // One file that is reached by two names is one ledger.
+    let mut path =
+        fs::canonicalize(store.path()).unwrap_or_else(|_| store.path().to_owned()).into_os_string();
+    path.push(LOCK);
+    let path = PathBuf::from(path);
+    match hold(&path) {
+        Ok(held) => Ok(Some(held)),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => bail!(
+            "{}: is served already: {error} ({}); stop that one first, or choose another ledger",
+            store.path().display(),
+            path.display()
+        ),
+        // Questions can still be answered; where nothing can be written, nobody contradicts anybody.
+        Err(error) if store.check_writable().is_err() => {
+            tracing::error!("{}: cannot be held: {error}", path.display());
+            Ok(None)
+        }
+        Err(error) => Err(error).with_context(|| format!("{}: cannot be held", path.display())),
+    }
+}
+
             report(json, &json!({ "listening": address.to_string() }), &format!("listening on {address}"))?;
             let (limits, beside) = (ServeLimits::default(), Beside { log, probes: self.probes, space });
             serve_beside(limits, listener, store, settings.network, system_clock(), beside, stop).await?;

@@ -45,7 +45,11 @@ impl Store {
 
     /// Stores a statement of this ledger about itself.
     pub fn accept_own(&mut self, note: &[u8], now: u64) -> Result<Accepted, LedgerError> {
-        self.write(now, |writing| writing.own_statement(super::parse(note)?))
+        let accepted = self.write(now, |writing| writing.own_statement(super::parse(note)?))?;
+        if self.believed != self.keys {
+            self.believed = self.keys.written_down(&self.beliefs()?);
+        }
+        Ok(accepted)
     }
 
     /// The keys that the entries say are believed, in the order in which they came.
@@ -56,6 +60,29 @@ impl Store {
 
 impl Writing<'_> {
     fn own_statement(&mut self, note: Note) -> Result<Accepted, LedgerError> {
+/// The keys that the entries of a ledger's file say are believed, in the order in which they came.
+pub fn believed(connection: &Connection, path: &Path) -> Result<Vec<(KeyRole, PublicKey)>, LedgerError> {
+    read(connection).map_err(at(path))
+}
+
+impl Keys {
+    /// Those that the entries believe. A ledger that writes no keys down goes by its settings alone.
+    pub(super) fn written_down(&self, believed: &[(KeyRole, PublicKey)]) -> Keys {
+        if believed.is_empty() {
+            return self.clone();
+        }
+        let only = |role, keys: &[PublicKey]| {
+            keys.iter().copied().filter(|key| believed.contains(&(role, *key))).collect()
+        };
+        Keys {
+            hubs: only(KeyRole::Hub, &self.hubs),
+            treasury: only(KeyRole::Treasury, &self.treasury),
+            settlers: only(KeyRole::Settler, &self.settlers),
+            retired: self.retired.clone(),
+        }
+    }
+}
+
         if let Some(first) = self.stored(&note)? {
             return Ok(accepted(first));
         }
@@ -112,7 +139,7 @@ fn wanted(keys: &Keys, ledger: PublicKey) -> Vec<(KeyRole, PublicKey)> {
 }
 
 /// Reads the key entries in order. One that cannot be read is left to `verify`, which names it.
-fn read(connection: &Connection) -> rusqlite::Result<Vec<(KeyRole, PublicKey)>> {
+pub(super) fn read(connection: &Connection) -> rusqlite::Result<Vec<(KeyRole, PublicKey)>> {
     let mut believed = Vec::new();
     for entry in rows::entries_of_kind(connection, "key")? {
         let belief =
