@@ -24,7 +24,7 @@ pub const LEDGER_KEY: &str = "ledger.key";
 /// Signs checkpoints.
 pub const LOG_KEY: &str = "log.key";
 /// The log's verifier key, for auditors.
-pub const LOG_VKEY: &str = "log.vkey";
+pub use crate::publish::LOG_VKEY;
 /// The database of the signed head.
 pub const HEAD: &str = "head.db";
 /// Folder of the public log's files.

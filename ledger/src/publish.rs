@@ -8,14 +8,16 @@
 mod staging;
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use kvasir_merkle::Hash;
 use kvasir_wire::key::SecretKey;
-use kvasir_wire::note::{KeyName, NetworkName, SignatureLine};
+use kvasir_wire::note::{KeyName, NetworkName, SignatureLine, Verifier};
 use rusqlite::Connection;
 use tracing::{info, warn};
 
-use crate::files::{Existing, Readers, write_whole};
+use crate::files::{Existing, Readers, read_regular_text, write_whole};
 use crate::head::{Head, HeadFile};
 use crate::log::{
     CHECKPOINT_PATH, Checkpoint, CosignerKey, FolderSource, LogSource, MAX_CHECKPOINT_BYTES,
@@ -23,8 +25,18 @@ use crate::log::{
 };
 use crate::refusal::LedgerError;
 use crate::store::{head_of_entries, open_for_reading};
-use crate::witness::client;
+use crate::witness::client::{self, CosignError};
 use staging::Staging;
+
+/// File of the log's verifier key, beside the head.
+pub const LOG_VKEY: &str = "log.vkey";
+/// Longest such file that is read.
+const MAX_VKEY_BYTES: u64 = 4096;
+/// How long a head that the quorum has cosigned waits for the others' cosignatures.
+const GRACE: Duration = Duration::from_secs(1);
+/// A witness that let its time pass is not asked again for so long, twice as long each time, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(320);
 
 /// A witness that is asked for every head.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +74,11 @@ pub struct Publisher {
     staging: Option<Staging>,
     /// Cosignatures of the head, by witness; what is missing is asked for again.
     cosigned: Vec<Option<SignatureLine>>,
+    /// Which witnesses let their time pass, how long they are left alone for it, and since when.
+    pauses: Vec<Option<(Duration, Instant)>>,
     cosigned_head: Option<SignedCheckpoint>,
+    /// The checkpoint that this value knows to be on the disk where readers look.
+    shown: Option<Vec<u8>>,
 }
 
 /// What stands at the log's address now.
@@ -79,18 +95,33 @@ pub struct Published {
 }
 
 impl Publisher {
-    /// Opens what is there. Reads no entry yet.
+    /// Opens what is there. Reads no entry yet. Refuses a key that is not the log's: a head that it signed could never be taken
+    /// back.
     pub fn open(files: LogFiles) -> Result<Self, LedgerError> {
         let entries = open_for_reading(&files.store, &files.network)?;
-        let head = HeadFile::open(&files.head)?;
-        let origin = head.read()?.origin;
+        let head_file = HeadFile::open(&files.head)?;
+        let head = head_file.read()?;
+        check_key(&files, &log_verifier(&head.origin, files.key.public()))?;
         std::fs::create_dir_all(&files.folder).map_err(|error| failed(&files.folder, &error))?;
-        let cosigned = vec![None; files.witnesses.len()];
-        Ok(Self { files, entries, head, origin, staging: None, cosigned, cosigned_head: None })
+        let (cosigned, pauses) = (vec![None; files.witnesses.len()], vec![None; files.witnesses.len()]);
+        let origin = head.origin.clone();
+        let publisher = Self {
+            files,
+            entries,
+            head: head_file,
+            origin,
+            staging: None,
+            cosigned,
+            pauses,
+            cosigned_head: None,
+            shown: None,
+        };
+        publisher.signed(&head)?;
+        Ok(publisher)
     }
 
     /// The log's verifier key, as policies write it.
-    pub fn verifier(&self) -> kvasir_wire::note::Verifier {
+    pub fn verifier(&self) -> Verifier {
         log_verifier(&self.origin, self.files.key.public())
     }
 
@@ -132,6 +163,7 @@ impl Publisher {
         }
         self.staging = Some(staging);
         if head.checkpoint.is_empty() || head.size < size {
+            self.signed(&head)?;
             let checkpoint = Checkpoint { origin: self.origin.clone(), size, root };
             let signed =
                 checkpoint.sign(&self.files.key).map_err(|error| failed(&self.files.head, &error))?;
@@ -146,43 +178,35 @@ impl Publisher {
         self.show(&head)
     }
 
-    /// Asks witnesses and puts the checkpoint where readers look.
-    fn show(&mut self, head: &Head) -> Result<Published, LedgerError> {
-        let signed = SignedCheckpoint::verify(&head.checkpoint, &self.verifier()).map_err(|error| {
-            let reason = format!("the head is not signed by the key beside it: {error}");
+    /// The head as this log's key signed it; nothing before the first.
+    fn signed(&self, head: &Head) -> Result<Option<SignedCheckpoint>, LedgerError> {
+        if head.checkpoint.is_empty() {
+            return Ok(None);
+        }
+        SignedCheckpoint::verify(&head.checkpoint, &self.verifier()).map(Some).map_err(|error| {
+            let reason =
+                format!("the head is not signed by the log.key beside it, put the right one back: {error}");
             LedgerError::NotALedger { path: self.files.head.clone(), reason }
-        })?;
+        })
+    }
+
+    /// Asks witnesses and puts the checkpoint where readers look: once all have answered, or soon after the quorum has cosigned it and
+    /// again with what comes later.
+    fn show(&mut self, head: &Head) -> Result<Published, LedgerError> {
+        let signed =
+            self.signed(head)?.ok_or_else(|| failed(&self.files.head, &"there is no signed head"))?;
         if self.cosigned_head.as_ref() != Some(&signed) {
             self.cosigned.iter_mut().for_each(|line| *line = None);
             self.cosigned_head = Some(signed.clone());
         }
-        let source = FolderSource(self.files.folder.clone());
-        for (witness, line) in self.files.witnesses.iter().zip(&mut self.cosigned) {
-            if line.is_none() {
-                match client::ask(&witness.url, &witness.key, &signed, &source, head.size) {
-                    Ok(cosignature) => *line = Some(cosignature),
-                    Err(error) => warn!(witness = %witness.key.name(), %error, "not cosigned; asked again"),
-                }
-            }
-        }
-        let cosigned = self.cosigned.iter().flatten().count();
-        if cosigned < self.files.quorum {
+        self.ask(&signed)?;
+        if !self.put(&signed)? {
+            let cosigned = self.cosigned.iter().flatten().count();
             let reason = format!(
                 "the head of {} entries has {cosigned} of the {} cosignatures of `quorum`: readers keep the one before",
                 head.size, self.files.quorum
             );
             return Err(failed(&self.files.folder.join(CHECKPOINT_PATH), &reason));
-        }
-        let shown = signed
-            .with_lines(self.cosigned.iter().flatten().cloned())
-            .map_err(|error| failed(&self.files.folder, &error))?;
-        let bytes = shown.note().to_string().into_bytes();
-        let there = source.read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES).unwrap_or(None);
-        if there.as_ref() != Some(&bytes) {
-            let path = self.files.folder.join(CHECKPOINT_PATH);
-            write_whole(&path, &bytes, Existing::Replace, Readers::Anyone)
-                .map_err(|error| failed(&path, &error))?;
-            info!(size = head.size, root = %head.root, "published");
         }
         if let Some(staging) = &mut self.staging {
             staging.sweep();
@@ -195,6 +219,98 @@ impl Publisher {
             witnesses: named.map(|(witness, _)| witness.key.name().to_string()).collect(),
         })
     }
+
+    /// Asks every witness whose cosignature is missing, all at once. One that does not answer soon keeps no head from readers that the
+    /// quorum has cosigned.
+    fn ask(&mut self, signed: &SignedCheckpoint) -> Result<(), LedgerError> {
+        let source = FolderSource(self.files.folder.clone());
+        let witnesses = self.files.witnesses.clone();
+        let missing =
+            (0..witnesses.len()).filter(|place| self.cosigned[*place].is_none() && self.is_due(*place));
+        let missing: Vec<usize> = missing.collect();
+        let size = signed.checkpoint().size;
+        std::thread::scope(|scope| {
+            let (answer, answers) = mpsc::channel();
+            for place in missing {
+                let (answer, source, witness) = (answer.clone(), &source, &witnesses[place]);
+                scope.spawn(move || {
+                    // It fails only where nobody waits any more.
+                    let _ =
+                        answer.send((place, client::ask(&witness.url, &witness.key, signed, source, size)));
+                });
+            }
+            drop(answer);
+            let mut grace = Some(Instant::now() + GRACE);
+            loop {
+                let answer = match grace {
+                    Some(until) => answers.recv_timeout(until.saturating_duration_since(Instant::now())),
+                    None => answers.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                };
+                match answer {
+                    Ok((place, answer)) => self.take(place, answer),
+                    Err(RecvTimeoutError::Timeout) => grace = None,
+                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                }
+                if grace.is_none() {
+                    self.put(signed)?;
+                }
+            }
+        })
+    }
+
+    fn take(&mut self, place: usize, answer: Result<SignatureLine, CosignError>) {
+        match answer {
+            Ok(line) => (self.cosigned[place], self.pauses[place]) = (Some(line), None),
+            Err(error) => {
+                let pause = self.pauses[place].map_or(FIRST_PAUSE, |(last, _)| LONGEST_PAUSE.min(2 * last));
+                self.pauses[place] = error.is_timeout().then(|| (pause, Instant::now()));
+                let witness = self.files.witnesses[place].key.name();
+                warn!(%witness, %error, "not cosigned; asked again");
+            }
+        }
+    }
+
+    fn is_due(&self, place: usize) -> bool {
+        self.pauses[place].is_none_or(|(pause, since)| since.elapsed() >= pause)
+    }
+
+    /// Puts the checkpoint with the cosignatures that there are where readers look. False, and nothing done, below the quorum.
+    fn put(&mut self, signed: &SignedCheckpoint) -> Result<bool, LedgerError> {
+        if self.cosigned.iter().flatten().count() < self.files.quorum {
+            return Ok(false);
+        }
+        let shown = signed
+            .with_lines(self.cosigned.iter().flatten().cloned())
+            .map_err(|error| failed(&self.files.folder, &error))?;
+        let bytes = shown.note().to_string().into_bytes();
+        let source = FolderSource(self.files.folder.clone());
+        let there = source.read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES).unwrap_or(None);
+        // One that is there, and that nobody saw reach the disk, is written again: an error of the disk is told once.
+        if there.as_ref() != Some(&bytes) || self.shown.as_ref() != Some(&bytes) {
+            let path = self.files.folder.join(CHECKPOINT_PATH);
+            write_whole(&path, &bytes, Existing::Replace, Readers::Anyone)
+                .map_err(|error| failed(&path, &error))?;
+            self.shown = Some(bytes);
+            let Checkpoint { size, root, .. } = signed.checkpoint();
+            info!(size, %root, "published");
+        }
+        Ok(true)
+    }
+}
+
+/// The key must be the one that auditors were given. Where that file is not there, the head's signature alone says it.
+fn check_key(files: &LogFiles, own: &Verifier) -> Result<(), LedgerError> {
+    let path = files.head.with_file_name(LOG_VKEY);
+    let told = match read_regular_text(&path, MAX_VKEY_BYTES) {
+        Ok(told) => told,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(&path, &error)),
+    };
+    if told.trim() == own.to_string() {
+        return Ok(());
+    }
+    let reason = format!("names {}, but log.key is that of {own}; put the right log.key back", told.trim());
+    Err(LedgerError::NotALedger { path, reason })
 }
 
 fn failed(path: &Path, error: &dyn std::fmt::Display) -> LedgerError {

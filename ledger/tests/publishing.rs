@@ -292,3 +292,51 @@ fn below_the_quorum_readers_keep_the_head_before() {
     assert_eq!(published.witnesses, ["w0.example", "w1.example"]);
     assert_eq!((scene.check().size, published.size), (first.size + 300, first.size + 300));
 }
+
+#[test]
+fn a_key_that_is_not_the_log_s_signs_nothing() {
+    let mut scene = Scene::new();
+    let vkey = log_verifier(&origin(), key(41).public());
+    let wrong = |scene: &Scene| LogFiles { key: key(77), ..scene.files() };
+    // Before the first head, what auditors were given says whose log it is.
+    fs::write(scene.path("log.vkey"), format!("{vkey}\n")).unwrap();
+    let error = Publisher::open(wrong(&scene)).err().unwrap().to_string();
+    assert!(error.contains("log.vkey") && error.contains("right log.key"), "{error}");
+    scene.publisher().publish().unwrap();
+    // Afterwards, the head does.
+    fs::remove_file(scene.path("log.vkey")).unwrap();
+    let (head, shown) =
+        (fs::read(scene.path("head.db")).unwrap(), fs::read(scene.path("log/checkpoint")).unwrap());
+    scene.grow(1);
+    let error = Publisher::open(wrong(&scene)).err().unwrap().to_string();
+    assert!(error.contains("not signed by the log.key"), "{error}");
+    assert_eq!(
+        (fs::read(scene.path("head.db")).unwrap(), fs::read(scene.path("log/checkpoint")).unwrap()),
+        (head, shown)
+    );
+    scene.publisher().publish().unwrap();
+    scene.check();
+}
+
+#[test]
+fn a_witness_that_never_answers_keeps_no_head_from_readers() {
+    let mut scene = Scene::new();
+    // It takes the question, and says nothing until it is told to hang up.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let witness = CosignerKey::new("silent.example".parse().unwrap(), key(51).public());
+    scene.witnesses = vec![KnownWitness { url, key: witness }];
+    let (mut publisher, checkpoint) = (scene.publisher(), scene.path("log/checkpoint"));
+    let publishing = std::thread::spawn(move || publisher.publish());
+    let (mut asked, _) = silent.accept().unwrap();
+    std::io::Read::read_exact(&mut asked, &mut [0; 1]).unwrap();
+    // While it is waited for, readers have the head.
+    while !checkpoint.exists() {
+        assert!(!publishing.is_finished());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(!publishing.is_finished());
+    drop(asked);
+    assert!(publishing.join().unwrap().unwrap().witnesses.is_empty());
+    assert_eq!(scene.check().size, scene.store.answers().head().unwrap().0);
+}

@@ -1,6 +1,6 @@
 //! How a log asks a witness: with a proof from the size that the witness had, and once more where it has another.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvasir_wire::note::{Note, SignatureLine, canonical_number};
 use thiserror::Error;
@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::{AddCheckpoint, SIZE_TYPE};
 use crate::log::{CosignerKey, LogSource, MAX_CHECKPOINT_BYTES, Prover, ProverError, SignedCheckpoint};
 
-/// Time for one question to a witness.
+/// Time for a witness to answer, to the second question too.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a witness did not cosign.
@@ -57,6 +57,13 @@ pub enum CosignError {
     Prover(#[from] ProverError),
 }
 
+impl CosignError {
+    /// Whether the witness let its time pass, so that asking it again soon would cost that time again.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, CosignError::Unreachable { source, .. } if matches!(**source, ureq::Error::Timeout(_)))
+    }
+}
+
 /// Asks the witness at `url` (its prefix) to cosign `head`, whose tiles are in `source`. `old` is the size that it
 /// cosigned last as far as is known; gives its line.
 pub fn ask(
@@ -69,18 +76,17 @@ pub fn ask(
     let size = head.checkpoint().size;
     let prover = Prover::new(source, size);
     let place = format!("{}/add-checkpoint", url.trim_end_matches('/'));
-    let config = ureq::Agent::config_builder()
-        .timeout_global(Some(TIMEOUT))
-        .http_status_as_error(false)
-        .max_redirects(0)
-        .build();
+    let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0).build();
     let agent = ureq::Agent::from(config);
+    let until = Instant::now() + TIMEOUT;
     let mut old = old.min(size);
     for attempt in 0..2 {
         let proof = if old == 0 || old == size { Vec::new() } else { prover.consistency(old)?.hashes };
         let body = AddCheckpoint { old, proof, checkpoint: head.note().clone() }.to_string();
         let unreachable = |source| CosignError::Unreachable { url: place.clone(), source: Box::new(source) };
-        let answer = agent.post(&place).send(body).map_err(unreachable)?;
+        let left = until.saturating_duration_since(Instant::now());
+        let asked = agent.post(&place).config().timeout_global(Some(left)).build();
+        let answer = asked.send(body).map_err(unreachable)?;
         let status = answer.status().as_u16();
         let names_size = answer.headers().get("content-type").is_some_and(|kind| kind == SIZE_TYPE);
         let text = answer.into_body().into_with_config().limit(MAX_CHECKPOINT_BYTES as u64).read_to_string();
