@@ -35,6 +35,7 @@ pub use group::MAX_GROUP;
 pub use incoming::Incoming;
 pub use log_rows::{entries_between, head_of_entries, last_origin};
 pub use verify::{Balance, VerifyError, VerifyReport};
+pub(crate) use rows::balances;
 
 use crate::api::{Accepted, StoredNote};
 use crate::refusal::{LedgerError, Refusal};

@@ -5,7 +5,7 @@
 mod network;
 
 use kvasir_ledger::api::Accepted;
-use kvasir_ledger::store::Store;
+use kvasir_ledger::store::{Store, open_for_reading};
 use kvasir_wire::account::{PENDING_SECONDS, Statement};
 use kvasir_wire::money::NanoKvr;
 use network::{Network, START, counters, post, post_at, prepared, refused};
@@ -148,6 +148,52 @@ fn a_correction_gives_pending_credit_back_once_and_posted_credit_never() {
     assert_eq!(store.sweep(due).unwrap(), 1);
     assert_eq!(refused(correct(&mut store, right.id(), due + 1)).code, "not_pending");
     assert_eq!(credit(&network, &store), (0, 1_400));
+}
+
+/// What goes through an account may be more than 63 bits hold, what it holds may not.
+#[test]
+fn sums_that_do_not_fit_keep_nobody_from_settling_while_balances_fit() {
+    let network = Network::new();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    Store::create(&path, &network.name).unwrap();
+    let mut store = Store::open(&path, &network.name, network.keys()).unwrap();
+    let large = network.grant(i64::MAX as u64);
+    for note in
+        [network.price(), network.delegation(), large.clone(), network.fund(5_000_000_000_000_000_000, 0)]
+    {
+        store.accept_note(note.to_string().as_bytes(), START).unwrap();
+    }
+    let bytes = 700_000_000_000_000_000;
+    let mut before = 0;
+    for session in 1..=5 {
+        let mut receipt = network.first(session, bytes, 0);
+        receipt.terms.grant = large.leaf_hash();
+        let at = START + 10 * u64::from(session);
+        post_at(&mut store, &network.sign(&receipt), at).unwrap();
+        let settlement = network.settlement(&[(session, 1, 1, bytes)], before, at);
+        network.settle(&mut store, &settlement).unwrap();
+        let note = network.correction(settlement.id(), at).to_string();
+        store.accept_note(note.as_bytes(), at).unwrap();
+        assert_eq!(available(&network, &store), 5_000_000_000_000_000_000);
+        before = store.answers().wallet(network.payee()).unwrap().pending_nanokvr;
+        store.answers().unsettled().unwrap();
+    }
+    let connection = open_for_reading(&path, &network.name).unwrap();
+    let report = Store::verify(&connection, &path, &network.name, &network.keys(), &mut |_, _| {}).unwrap();
+    assert_eq!(report.balances.iter().map(|balance| balance.nanokvr).sum::<i64>(), 0);
+
+    // All of it together is no more than one account could hold.
+    let left = i64::MAX - 5_000_000_000_000_000_000;
+    let mut fund =
+        |amount, nonce| store.accept_note(network.fund(amount, nonce).to_string().as_bytes(), START + 60);
+    assert_eq!(refused(fund(left + 1, 1)).code, "amount_out_of_range");
+    fund(left, 2).unwrap();
+    assert_eq!(refused(fund(1, 3)).code, "amount_out_of_range");
+    let connection = open_for_reading(&path, &network.name).unwrap();
+    let report = Store::verify(&connection, &path, &network.name, &network.keys(), &mut |_, _| {}).unwrap();
+    let treasury = report.balances.iter().find(|balance| balance.kind == "treasury").unwrap();
+    assert_eq!(treasury.nanokvr, -i64::MAX);
 }
 
 #[test]

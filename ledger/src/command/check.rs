@@ -57,6 +57,7 @@ impl Verify {
                 }
                 report(json, &object, &sentence).context(NoVerdict)
             }
+            Err(error) if !error.is_fault() => Err(anyhow!(error).context(NoVerdict)),
             Err(error) => {
                 let index = match &error {
                     VerifyError::Entry { index, .. } => Some(*index),
@@ -73,7 +74,6 @@ impl Verify {
     }
 }
 
-/// A line on a terminal once the check takes longer.
 /// Says on a terminal how far a long check has come.
 pub(super) struct Progress {
     began: Instant,

@@ -10,7 +10,7 @@ use rusqlite::types::Value;
 
 use super::table::{Format, TableWriter};
 use crate::config::ConfigFlags;
-use crate::store::open_for_reading;
+use crate::store::{balances, open_for_reading};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  kvasir-ledger export receipts --format csv > receipts.csv\n  \
@@ -70,6 +70,8 @@ enum Table {
 enum Rows {
     /// A question: its columns.
     Question(&'static str),
+    /// What every account holds.
+    Balances,
     /// The notes of a kind, a column for each line of their text after the entry's number and identity.
     Notes(&'static str),
 }
@@ -170,11 +172,7 @@ impl Table {
                 "SELECT p.number, p.cause, p.step, d.kind, d.owner, c.kind, c.owner, p.nanokvr, p.at FROM postings p
                  JOIN accounts d ON d.number = p.debit JOIN accounts c ON c.number = p.credit ORDER BY p.number",
             ),
-            Table::Balances => Rows::Question(
-                "SELECT kind, owner, COALESCE((SELECT SUM(nanokvr) FROM postings WHERE credit = a.number), 0)
-                                   - COALESCE((SELECT SUM(nanokvr) FROM postings WHERE debit = a.number), 0)
-                 FROM accounts a ORDER BY kind, owner",
-            ),
+            Table::Balances => Rows::Balances,
             Table::Conflicts => {
                 Rows::Question("SELECT id, against, received, note FROM conflicts ORDER BY rowid")
             }
@@ -199,14 +197,8 @@ fn write(connection: &Connection, table: Table, format: Format, to: impl Write) 
     let columns = table.columns();
     let mut out = TableWriter::begin(to, format, columns)?;
     match table.rows() {
-        Rows::Question(find) => {
-            let mut find = connection.prepare(find)?;
-            let mut rows = find.query([])?;
-            while let Some(row) = rows.next()? {
-                let values = (0..columns.len()).map(|column| row.get(column));
-                out.row(values.collect::<rusqlite::Result<_>>()?)?;
-            }
-        }
+        Rows::Question(find) => answer(connection, find, columns.len(), &mut out)?,
+        Rows::Balances => answer(connection, &balances(), columns.len(), &mut out)?,
         Rows::Notes(kind) => {
             let find = "SELECT number, id, note FROM entries WHERE kind = ? ORDER BY number";
             let mut find = connection.prepare(find)?;
@@ -222,6 +214,21 @@ fn write(connection: &Connection, table: Table, format: Format, to: impl Write) 
         }
     }
     out.finish()
+}
+
+fn answer(
+    connection: &Connection,
+    find: &str,
+    columns: usize,
+    out: &mut TableWriter<'_, impl Write>,
+) -> Result<()> {
+    let mut find = connection.prepare(find)?;
+    let mut rows = find.query([])?;
+    while let Some(row) = rows.next()? {
+        let values = (0..columns).map(|column| row.get(column));
+        out.row(values.collect::<rusqlite::Result<_>>()?)?;
+    }
+    Ok(())
 }
 
 /// The values of a note's lines, which stand in one order and have fixed names.

@@ -76,13 +76,17 @@ impl Writing<'_> {
         let balance = rows::balance(&self.transaction, Owner::Payer(fund.account)).map_err(at(self.path))?;
         let issued = rows::balance(&self.transaction, Owner::Treasury).map_err(at(self.path))?;
         let amount = fund.amount.get();
-        if balance.checked_add(amount).is_none() || issued.checked_sub(amount).is_none() {
+        // What all accounts hold together has 63 bits, so what one of them holds has, whatever is given back to it later.
+        if balance.checked_add(amount).is_none()
+            || issued.checked_sub(amount).is_none_or(|left| left < -i64::MAX)
+        {
             return Err(Refusal::new(
                 422,
                 "amount_out_of_range",
                 format!(
-                    "account {} holds {balance} nanoKVR; {amount} more do not fit into 63 bits",
-                    fund.account
+                    "account {} holds {balance} nanoKVR, all accounts together {}; {amount} more do not fit into 63 bits",
+                    fund.account,
+                    issued.saturating_neg()
                 ),
                 "fund a smaller amount",
             )

@@ -67,13 +67,27 @@ pub fn delegations(
     find.query_map(params![worker.0, payee.0], stored_note)?.collect()
 }
 
-/// What an account holds: all credits minus all debits.
+/// SQL for what an account holds: all credits minus all debits of the postings for which `which` holds. What went through an account
+/// may be more than 63 bits, and what it holds is not: high and low halves are summed apart, each far from any overflow.
+pub fn net(account: &str, which: &str) -> String {
+    format!(
+        "(SELECT ((high + (low >> 32)) << 32) | (low & 4294967295) FROM (
+            SELECT COALESCE(SUM(change >> 32), 0) AS high, COALESCE(SUM(change & 4294967295), 0) AS low FROM (
+                SELECT nanokvr AS change FROM postings WHERE credit = {account} AND {which}
+                UNION ALL SELECT -nanokvr FROM postings WHERE debit = {account} AND {which})))"
+    )
+}
+
+/// Kind, owner and balance of every account.
+pub fn balances() -> String {
+    format!("SELECT kind, owner, {} FROM accounts a ORDER BY kind, owner", net("a.number", "TRUE"))
+}
+
+/// What an account holds.
 pub fn balance(connection: &Connection, owner: Owner) -> rusqlite::Result<i64> {
-    let find = "SELECT COALESCE((SELECT SUM(nanokvr) FROM postings WHERE credit = a.number), 0)
-                     - COALESCE((SELECT SUM(nanokvr) FROM postings WHERE debit = a.number), 0)
-                FROM accounts a WHERE kind = ? AND owner = ?";
+    let find = format!("SELECT {} FROM accounts a WHERE kind = ? AND owner = ?", net("a.number", "TRUE"));
     let sum = connection
-        .prepare_cached(find)?
+        .prepare_cached(&find)?
         .query_row(params![owner.kind(), owner.digest()], |row| row.get(0))
         .optional()?;
     Ok(sum.unwrap_or(0))

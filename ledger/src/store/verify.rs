@@ -9,8 +9,8 @@ use std::path::Path;
 use kvasir_merkle::{Accumulator, Hash, leaf_hash};
 use kvasir_wire::note::{NetworkName, Note};
 use kvasir_wire::receipt::Receipt;
-use rusqlite::Connection;
 use rusqlite::types::Value;
+use rusqlite::{Connection, ErrorCode};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -63,6 +63,22 @@ pub enum VerifyError {
     /// Wrong beyond any single entry.
     #[error("the file is wrong: {0}")]
     File(String),
+}
+
+impl VerifyError {
+    /// Whether this says something about the ledger. Otherwise nothing is known of it: verifying itself failed.
+    pub fn is_fault(&self) -> bool {
+        let VerifyError::Ledger(error) = self else { return true };
+        match error {
+            LedgerError::Database { source, .. } => match source.sqlite_error_code() {
+                Some(code) => matches!(code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase),
+                // A row that holds something else than such rows do.
+                None => true,
+            },
+            LedgerError::Damaged { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// One row of `entries` with everything that is claimed of it.
@@ -120,7 +136,7 @@ impl Store {
             latest = claimed.received;
             tree.push(leaf_hash(claimed.note.as_bytes()));
             claimed.check_hashes(&tree).map_err(wrong)?;
-            claimed.replay_into(&mut replay, index).map_err(wrong)?;
+            claimed.replay_into(&mut replay, index)?.map_err(wrong)?;
             for table in DERIVED {
                 let rows = |connection: &Connection| derived(connection, table, claimed.number);
                 let (kept, expected) =
@@ -178,7 +194,8 @@ impl Claimed {
         Ok(())
     }
 
-    fn replay_into(&self, replay: &mut Store, index: u64) -> Result<(), String> {
+    /// The inner error is the entry's, the outer one the replay's own.
+    fn replay_into(&self, replay: &mut Store, index: u64) -> Result<Result<(), String>, LedgerError> {
         let (note, now) = (self.note.as_bytes(), unsigned(self.received));
         let accepted = match self.kind.as_str() {
             "receipt" => replay.accept_receipt(note, now),
@@ -186,14 +203,23 @@ impl Claimed {
             "key" | "origin" => replay.accept_own(note, now),
             _ => replay.accept_note(note, now),
         };
-        let accepted = accepted.map_err(|error| error.to_string())?;
-        if accepted.index != index {
-            return Err(format!("it repeats entry {}", accepted.index));
-        }
-        if accepted.kind != self.kind {
-            return Err(format!("it is kept as `{}`, but is a {} note", self.kind, accepted.kind));
-        }
-        Ok(())
+        let accepted = match accepted {
+            Ok(accepted) => accepted,
+            Err(LedgerError::Database { source, .. })
+                if source.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) =>
+            {
+                return Ok(Err(source.to_string()));
+            }
+            Err(error @ LedgerError::Database { .. }) => return Err(error),
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        Ok(if accepted.index != index {
+            Err(format!("it repeats entry {}", accepted.index))
+        } else if accepted.kind != self.kind {
+            Err(format!("it is kept as `{}`, but is a {} note", self.kind, accepted.kind))
+        } else {
+            Ok(())
+        })
     }
 }
 
@@ -311,13 +337,32 @@ fn check_conflicts(file: &Connection) -> rusqlite::Result<Result<u64, VerifyErro
 }
 
 fn balances(file: &Connection) -> rusqlite::Result<Vec<Balance>> {
-    let mut find = file.prepare(
-        "SELECT kind, owner, COALESCE((SELECT SUM(nanokvr) FROM postings WHERE credit = a.number), 0)
-                - COALESCE((SELECT SUM(nanokvr) FROM postings WHERE debit = a.number), 0)
-         FROM accounts a ORDER BY kind, owner",
-    )?;
+    let mut find = file.prepare(&super::rows::balances())?;
     let row = |row: &rusqlite::Row<'_>| {
         Ok(Balance { kind: row.get(0)?, owner: Hash(row.get(1)?).to_string(), nanokvr: row.get(2)? })
     };
     find.query_map([], row)?.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_wrong_with_the_file_accuses() {
+        let is_fault = |code| {
+            let source = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            VerifyError::from(LedgerError::Database { path: "x".into(), source }).is_fault()
+        };
+        for code in [ffi::SQLITE_CORRUPT, ffi::SQLITE_NOTADB] {
+            assert!(is_fault(code), "{code}");
+        }
+        for code in
+            [ffi::SQLITE_ERROR, ffi::SQLITE_NOMEM, ffi::SQLITE_FULL, ffi::SQLITE_IOERR, ffi::SQLITE_BUSY]
+        {
+            assert!(!is_fault(code), "{code}");
+        }
+    }
 }

@@ -188,9 +188,8 @@ impl Accounts {
 }
 
 fn sum(connection: &Connection, account: i64, before: i64, up_to: i64) -> rusqlite::Result<i64> {
-    let find = "SELECT COALESCE((SELECT SUM(nanokvr) FROM postings WHERE credit = ?1 AND (at < ?2 OR number <= ?3)), 0)
-                     - COALESCE((SELECT SUM(nanokvr) FROM postings WHERE debit = ?1 AND (at < ?2 OR number <= ?3)), 0)";
-    connection.prepare_cached(find)?.query_row(params![account, before, up_to], |row| row.get(0))
+    let find = format!("SELECT {}", rows::net("?1", "(at < ?2 OR number <= ?3)"));
+    connection.prepare_cached(&find)?.query_row(params![account, before, up_to], |row| row.get(0))
 }
 
 /// The settlement of an entry, as it stood at the end of a second. None where the entry is no settlement.
