@@ -633,3 +633,24 @@ fn a_ledger_without_entries_has_pages_too() {
     }
     assert_eq!(served.get("/entry/0").status, 404);
 }
+
+#[test]
+fn bytes_that_do_not_fit_into_one_number_keep_no_page_from_being_shown() {
+    let (network, folder) = (Network::new(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("ledger.db");
+    Store::create(&path, &network.name).unwrap();
+    let mut store = Store::open(&path, &network.name, network.keys()).unwrap();
+    network.prepare(&mut store);
+    for session in 1..=3u8 {
+        let grant = network.grant(i64::MAX as u64 - u64::from(session));
+        store.accept_note(grant.to_string().as_bytes(), network::START).unwrap();
+        let mut receipt = network.first(session, 1 << 62, 0);
+        receipt.terms.grant = grant.leaf_hash();
+        network::post(&mut store, &network.sign(&receipt)).unwrap();
+    }
+    drop(store);
+    let served = Served::start(&path);
+    assert!(served.page("/").contains("9,223,372,036,854,775,807"));
+    assert!(served.page("/wallets").contains("9,223,372,036,854,775,807"));
+    served.page("/receipts");
+}

@@ -215,6 +215,7 @@ impl Taking<'_> {
         Ok(())
     }
 
+    // Bytes of many receipts together may be more than a number holds: such a sum stays at the largest one. Credit never is.
     fn receipt(&mut self, entry: &Entry, receipt: &Receipt) -> rusqlite::Result<()> {
         let session = self.name(receipt.terms.session.0, None)?;
         let payee = self.name(receipt.terms.payee.0, None)?;
@@ -227,8 +228,8 @@ impl Taking<'_> {
                     ON CONFLICT (name) DO UPDATE SET receipts = receipts + 1, billed = billed + ?3";
         self.connection.prepare_cached(keep)?.execute(params![session, payee, added])?;
         self.wallet(payee)?;
-        let sum = "UPDATE wallets SET receipts = receipts + 1, sessions = sessions + ?, metered = metered + ?
-                   WHERE name = ?";
+        let sum = "UPDATE wallets SET receipts = receipts + 1, sessions = sessions + ?,
+                   metered = MIN(metered + ?, 9223372036854775807) WHERE name = ?";
         for owner in [EVERYBODY, payee] {
             let values = params![i64::from(before.is_none()), added, owner];
             self.connection.prepare_cached(sum)?.execute(values)?;
@@ -254,7 +255,8 @@ impl Taking<'_> {
             signed(settlement.pending_until())
         ])?;
         self.wallet(payee)?;
-        let sum = "UPDATE wallets SET settlements = settlements + 1, settled = settled + ? WHERE name = ?";
+        let sum = "UPDATE wallets SET settlements = settlements + 1,
+                   settled = MIN(settled + ?, 9223372036854775807) WHERE name = ?";
         for owner in [EVERYBODY, payee] {
             self.connection.prepare_cached(sum)?.execute(params![settlement.bytes.signed(), owner])?;
         }
@@ -330,8 +332,8 @@ impl Taking<'_> {
                 }
             }
             if is_wallet && posting.step == "reverse" {
-                let sum = "UPDATE wallets SET reversed = reversed
-                           + COALESCE((SELECT bytes FROM settlements WHERE entry = ?), 0) WHERE name = ?";
+                let sum = "UPDATE wallets SET reversed = MIN(9223372036854775807, reversed
+                           + COALESCE((SELECT bytes FROM settlements WHERE entry = ?), 0)) WHERE name = ?";
                 self.connection.prepare_cached(sum)?.execute(params![signed(posting.cause), name])?;
             }
         }
@@ -350,7 +352,7 @@ impl Taking<'_> {
 
     fn day(&mut self, owner: i64, at: u64, bytes: i64, credit: i64) -> rusqlite::Result<()> {
         let sum = "INSERT INTO days (owner, day, bytes, credit) VALUES (?1, ?2, ?3, ?4)
-                   ON CONFLICT (owner, day) DO UPDATE SET bytes = bytes + ?3, credit = credit + ?4";
+                   ON CONFLICT (owner, day) DO UPDATE SET bytes = MIN(bytes + ?3, 9223372036854775807), credit = credit + ?4";
         let day = signed(at / DAY);
         self.connection.prepare_cached(sum)?.execute(params![owner, day, bytes, credit]).map(|_| ())
     }
