@@ -30,12 +30,13 @@ use kvasir_wire::note::{NetworkName, Note};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 pub use answers::{Answers, Conflict, Entry, Following, Found, MOST_ROWS, Point, Posting, Stretch};
-pub use file::{COPY_INTO, OLDEST_SQLITE, open_for_reading, sqlite_version};
+pub use beliefs::believed;
+pub use file::{COPY_INTO, OLDEST_SQLITE, first_origin, name_origin, open_for_reading, sqlite_version};
 pub use group::MAX_GROUP;
 pub use incoming::Incoming;
 pub use log_rows::{entries_between, head_of_entries, last_origin};
-pub use verify::{Balance, VerifyError, VerifyReport};
 pub(crate) use rows::balances;
+pub use verify::{Balance, VerifyError, VerifyReport};
 
 use crate::api::{Accepted, StoredNote};
 use crate::refusal::{LedgerError, Refusal};
@@ -63,10 +64,10 @@ pub struct Store {
     path: PathBuf,
     network: NetworkName,
     keys: Keys,
-    tree: Accumulator,
-    known: Known,
     /// Those of `keys` that are believed now: fewer where another process has written down other settings.
     believed: Keys,
+    tree: Accumulator,
+    known: Known,
     /// The last attempt to write failed by no fault of the note.
     write_failed: bool,
 }
@@ -128,9 +129,9 @@ impl Store {
             connection,
             path: path.to_owned(),
             network: network.clone(),
+            believed: keys.clone(),
             keys,
             tree,
-            believed: keys.clone(),
             known: Known::default(),
             write_failed: false,
         })
@@ -227,9 +228,9 @@ impl Store {
             tree.clone()
         } else {
             known.forget();
+            *believed = keys.written_down(&beliefs::read(&transaction).map_err(&failed)?);
             rows::tree(&transaction).map_err(&failed)?
         };
-            *believed = keys.written_down(&beliefs::read(&transaction).map_err(&failed)?);
         let latest = rows::latest_time(&transaction).map_err(&failed)?;
         let (clock, now) = (now, now.max(latest));
         let mut writing = Writing {

@@ -239,3 +239,91 @@ fn a_restore_that_was_cut_off_is_finished_by_the_next_and_takes_nothing_else_for
     let said = complaint(&run(folder, &restore("new", &[])));
     assert!(said.contains("vouched for 16 entries"), "{said}");
 }
+
+/// Changes a copy of the backup as somebody can who has the file; gives its name.
+fn tampered(folder: &Path, name: &str, change: &str) -> String {
+    let path = folder.join(name);
+    fs::copy(folder.join("b.db"), &path).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch(change).unwrap();
+    name.to_owned()
+}
+
+#[test]
+fn a_backup_that_was_changed_becomes_no_ledger() {
+    let (network, folder) = (Network::new(), tempfile::tempdir().unwrap());
+    let folder = folder.path();
+    backed_up(&network, folder);
+    let trigger = |table: &str| {
+        format!(
+            "CREATE TRIGGER no_UPDATE_of_{table} BEFORE UPDATE ON {table} BEGIN SELECT RAISE(ABORT, '{table} only grows'); END;"
+        )
+    };
+    let change = |table: &str, what: &str| {
+        format!("DROP TRIGGER no_UPDATE_of_{table}; UPDATE {table} SET {what}; {}", trigger(table))
+    };
+    let multiplies = "CREATE TRIGGER more AFTER INSERT ON postings WHEN new.step = 'fund' BEGIN INSERT INTO postings
+         (cause, step, debit, credit, nanokvr, at) VALUES (0, 'post', new.debit, new.credit, 999 * new.nanokvr, new.at); END";
+    for (name, change, words) in [
+        ("amount.db", change("postings", "nanokvr = nanokvr + 1 WHERE step = 'fund'"), "entry 7 is wrong"),
+        (
+            "note.db",
+            change("entries", "note = replace(note, 'up 100', 'up 900') WHERE number = 8"),
+            "entry 8 is wrong",
+        ),
+        ("kind.db", change("entries", "kind = 'grant' WHERE number = 3"), "entry 3 is wrong"),
+        ("trigger.db", multiplies.to_owned(), "trigger `more` is not the ledger's"),
+        (
+            "bare.db",
+            "DROP TRIGGER no_DELETE_of_entries".to_owned(),
+            "trigger `no_DELETE_of_entries` is missing",
+        ),
+    ] {
+        let backup = tampered(folder, name, &change);
+        let words_of = |arguments: &[&str]| complaint(&run(folder, arguments));
+        let config = ["--config", "old/ledger.toml", "--ledger-key", "old/ledger.key"];
+        let said = words_of(&[&["restore", &backup, "new"][..], &config].concat());
+        assert!(said.contains(words), "{name}: {said}");
+        assert!(!folder.join("new").exists(), "{name}: nothing is made");
+        let said = words_of(&["verify", "--config", "old/ledger.toml", "--store", &backup]);
+        assert!(said.contains(words), "{name}: {said}");
+    }
+    // What runs by itself is seen before anything is written.
+    let error = Store::open(&folder.join("trigger.db"), &network.name, network.keys()).err().unwrap();
+    assert!(error.to_string().contains("`more`"), "{error}");
+}
+
+#[test]
+fn a_restore_goes_by_the_backup_and_writes_down_what_it_was_told() {
+    let (network, folder) = (Network::new(), tempfile::tempdir().unwrap());
+    let folder = folder.path();
+    backed_up(&network, folder);
+    let keys = network.keys();
+    // Another ledger of the same network: neither its key nor its settings are this backup's.
+    json(folder, &["init", "a", "--network", "atlas"]);
+    let key = ["--ledger-key", "a/ledger.key"];
+    let said = complaint(&run(
+        folder,
+        &[&["restore", "b.db", "new", "--config", "old/ledger.toml"][..], &key].concat(),
+    ));
+    assert!(said.contains("give that one's ledger.key"), "{said}");
+    let key = ["--ledger-key", "old/ledger.key"];
+    let said = complaint(&run(
+        folder,
+        &[&["restore", "b.db", "new", "--config", "a/ledger.toml"][..], &key].concat(),
+    ));
+    assert!(said.contains("the settings of the ledger that was backed up"), "{said}");
+    assert!(!folder.join("new").exists(), "nothing is made");
+    // Without any settings, the backup itself says which log it was, and what the flags say is kept.
+    let (hub, treasury) = (keys.hubs[0].to_string(), keys.treasury[0].to_string());
+    let settler = keys.settlers[0].to_string();
+    let flags =
+        ["--store", "x", "--network", "atlas", "--hub", &hub, "--treasury", &treasury, "--settler", &settler];
+    let restored = json(folder, &[&["restore", "b.db", "new"][..], &key, &flags].concat());
+    let vkey = fs::read_to_string(folder.join("old/log.vkey")).unwrap();
+    assert!(vkey.starts_with(&format!("{}+", restored["previous"].as_str().unwrap())));
+    let settings = fs::read_to_string(folder.join("new/ledger.toml")).unwrap();
+    for told in [&hub, &treasury, &settler, "network = \"atlas\""] {
+        assert!(settings.contains(told), "{told} is not in {settings}");
+    }
+    json(folder, &["verify", "--config", "new/ledger.toml"]);
+}

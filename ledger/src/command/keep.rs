@@ -23,7 +23,7 @@ use crate::plain_text::LineWriter;
 use crate::publish::Publisher;
 use crate::server::{Beside, ServeLimits, listen, serve_beside, system_clock};
 use crate::space::{SpaceMark, free_space};
-use crate::store::{Keys, Store, sqlite_version};
+use crate::store::{Keys, Store, name_origin, sqlite_version};
 
 const STORE: &str = "ledger.db";
 /// What is logged: error, warn, info, debug, or a filter such as kvasir_ledger=debug.
@@ -114,6 +114,7 @@ impl Init {
             "network": file.network,
             "config": config.display().to_string(),
             "store": store.display().to_string(),
+        name_origin(&store, &self.network, log.name())?;
             "log": log.name().to_string(),
             "vkey": log.to_string(),
         });

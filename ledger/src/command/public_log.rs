@@ -7,19 +7,20 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvasir_merkle::Hash;
 use kvasir_wire::account::{KeyBelief, KeyRole, KeyState, OriginChange, Statement};
-use kvasir_wire::key::SecretKey;
-use kvasir_wire::note::{KeyName, NetworkName, Note};
+use kvasir_wire::key::{PublicKey, SecretKey};
+use kvasir_wire::note::{KeyName, NetworkName, Note, Verifier};
 use rusqlite::Connection;
 use serde_json::json;
 
+use super::check::Progress;
 use super::{keep, report, unix_now};
 use crate::config::{
-    ConfigFlags, DEFAULT_CONFIG, HEAD, LEDGER_KEY, LOG_KEY, LOG_VKEY, read_secret, write_secret,
+    ConfigFlags, DEFAULT_CONFIG, HEAD, LEDGER_KEY, LOG_KEY, LOG_VKEY, Settings, read_secret, write_secret,
 };
 use crate::files::{Existing, Readers, make_whole, remove_drafts, write_whole};
 use crate::head::HeadFile;
 use crate::publish::Publisher;
-use crate::store::{COPY_INTO, Store, open_for_reading};
+use crate::store::{COPY_INTO, Keys, Store, believed, first_origin, last_origin, open_for_reading};
 
 const STORE: &str = "ledger.db";
 const MAX_KEY_FILE_BYTES: u64 = 4096;
@@ -120,7 +121,10 @@ impl Restore {
         }
         let (size, root) = head(&self.backup, &settings.network)?;
         let old_key = read_secret(&self.ledger_key)?;
+        // All that can be wrong with what is given is found before anything is made.
+        self.check_key(&settings, &old_key)?;
         let previous = self.previous(&settings)?;
+        verify(&self.backup, &settings)?;
         fs::create_dir_all(&self.folder)
             .with_context(|| format!("{}: cannot be made", self.folder.display()))?;
         // Every step leaves a whole file or none, and takes up what an earlier try left. The settings come last: without them
@@ -141,6 +145,8 @@ impl Restore {
         }
         if store.symlink_metadata().is_err() {
             copy(&open_for_reading(&self.backup, &settings.network)?, &store)?;
+        } else {
+            verify(&store, &settings)?;
         }
         let mut restored = Store::open(&store, &settings.network, settings.keys.clone())?;
         let index = match continued(&restored, (size, root), log.name())? {
@@ -167,6 +173,12 @@ impl Restore {
         drop(restored);
         let (mut file, _) = self.config.file()?;
         (file.store, file.log) = (Some(STORE.into()), None);
+        // What came by flags and environment too: `serve` reads this file alone, and would write what is missing down as retired.
+        file.network = Some(settings.network.to_string());
+        let text = |keys: &[PublicKey]| keys.iter().map(ToString::to_string).collect();
+        let Keys { hubs, treasury, settlers, retired } = &settings.keys;
+        (file.hubs, file.treasury) = (text(hubs), text(treasury));
+        (file.settlers, file.retired) = (text(settlers), text(retired));
         write_whole(&config, toml::to_string(&file)?.as_bytes(), Existing::Keep, Readers::Anyone)
             .with_context(|| format!("{}: cannot be written", config.display()))?;
         let object = json!({
@@ -210,19 +222,64 @@ impl Restore {
         Ok(key)
     }
 
-    /// The log that the backup was of: what its last change of origin says, else the name beside the old settings.
-    fn previous(&self, settings: &crate::config::Settings) -> Result<KeyName> {
+    /// Only the key that signed the backup's own statements can say who goes on.
+    fn check_key(&self, settings: &Settings, old: &SecretKey) -> Result<()> {
         let connection = open_for_reading(&self.backup, &settings.network)?;
-        if let Some(change) = crate::store::last_origin(&connection, &self.backup)? {
-            return Ok(change);
+        let believed = believed(&connection, &self.backup)?;
+        let mut own =
+            believed.iter().filter(|(role, _)| *role == KeyRole::Ledger).map(|(_, key)| *key).peekable();
+        if own.peek().is_none() || own.clone().any(|key| key == old.public()) {
+            return Ok(());
         }
-        let path = settings.log.folder.join(LOG_VKEY);
-        let text = crate::files::read_regular_text(&path, MAX_KEY_FILE_BYTES)
-            .with_context(|| format!("{}: it names the old log", path.display()))?;
-        let log: kvasir_wire::note::Verifier =
-            text.trim().parse().with_context(|| path.display().to_string())?;
-        Ok(log.name().clone())
+        let own: Vec<String> = own.map(|key| key.to_string()).collect();
+        bail!(
+            "{}: is not the key of the ledger that was backed up, which is {}; give that one's ledger.key",
+            self.ledger_key.display(),
+            own.join(" or ")
+        )
     }
+
+    /// The log that the backup was of: what its last change of origin says, else what it has kept from the start, else the name
+    /// beside the old settings, which must not be another ledger's.
+    fn previous(&self, settings: &Settings) -> Result<KeyName> {
+        let connection = open_for_reading(&self.backup, &settings.network)?;
+        let kept = match last_origin(&connection, &self.backup)? {
+            Some(last) => Some(last),
+            None => first_origin(&connection, &self.backup)?,
+        };
+        let path = settings.log.folder.join(LOG_VKEY);
+        let text = match crate::files::read_regular_text(&path, MAX_KEY_FILE_BYTES) {
+            Ok(text) => text,
+            Err(error) => {
+                return kept
+                    .ok_or(error)
+                    .with_context(|| format!("{}: it names the old log", path.display()));
+            }
+        };
+        let beside: Verifier = text.trim().parse().with_context(|| path.display().to_string())?;
+        match kept {
+            Some(kept) if kept != *beside.name() => bail!(
+                "{}: is of log {}, the backup of {kept}; give the settings of the ledger that was backed up",
+                path.display(),
+                beside.name()
+            ),
+            Some(kept) => Ok(kept),
+            None => Ok(beside.name().clone()),
+        }
+    }
+}
+
+/// A file that is to be a ledger is in order, by the rules that accepted its notes.
+fn verify(file: &Path, settings: &Settings) -> Result<()> {
+    let connection = open_for_reading(file, &settings.network)?;
+    let mut progress = Progress::new();
+    let (network, keys) = (&settings.network, &settings.keys);
+    let verdict = Store::verify(&connection, file, network, keys, &mut |done, all| progress.show(done, all));
+    progress.clear();
+    verdict.with_context(|| {
+        format!("{}: is not in order by these settings, and nothing is served that is not", file.display())
+    })?;
+    Ok(())
 }
 
 fn head(file: &Path, network: &NetworkName) -> Result<(u64, Hash)> {

@@ -1,5 +1,7 @@
 //! Whom this ledger believes, as entries: what its settings say is written down, in public, before anything rests on it.
 
+use std::path::Path;
+
 use kvasir_wire::account::{KeyBelief, KeyRole, KeyState, OriginChange, Statement};
 use kvasir_wire::key::{PublicKey, SecretKey};
 use kvasir_wire::note::Note;
@@ -58,8 +60,6 @@ impl Store {
     }
 }
 
-impl Writing<'_> {
-    fn own_statement(&mut self, note: Note) -> Result<Accepted, LedgerError> {
 /// The keys that the entries of a ledger's file say are believed, in the order in which they came.
 pub fn believed(connection: &Connection, path: &Path) -> Result<Vec<(KeyRole, PublicKey)>, LedgerError> {
     read(connection).map_err(at(path))
@@ -83,6 +83,8 @@ impl Keys {
     }
 }
 
+impl Writing<'_> {
+    fn own_statement(&mut self, note: Note) -> Result<Accepted, LedgerError> {
         if let Some(first) = self.stored(&note)? {
             return Ok(accepted(first));
         }

@@ -2,11 +2,12 @@
 //!
 //! What the store asks of SQLite as a file, and not as tables, is asked here and nowhere else: pragmas, the copy, triggers.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kvasir_wire::note::NetworkName;
-use rusqlite::{Connection, OpenFlags};
+use kvasir_wire::note::{KeyName, NetworkName};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 
 use super::at;
 use crate::refusal::LedgerError;
@@ -89,6 +90,12 @@ pub(super) fn open_for_writing(path: &Path, network: &NetworkName) -> Result<Con
             reason: format!("the file is damaged ({damage}); keep a copy and restore the last good backup"),
         });
     }
+    // What is written, and what refuses to be written over, would be somebody else's.
+    if let Some(difference) = difference(&connection, network).map_err(&failed)? {
+        let reason =
+            format!("{difference}; somebody changed the file: keep a copy and restore the last good backup");
+        return Err(LedgerError::NotALedger { path: path.to_owned(), reason });
+    }
     Ok(connection)
 }
 
@@ -108,6 +115,9 @@ fn open(path: &Path, access: OpenFlags) -> Result<Connection, LedgerError> {
     check_sqlite(path)?;
     let not_a_ledger =
         |reason: &str| LedgerError::NotALedger { path: path.to_owned(), reason: reason.to_owned() };
+    if path.exists() && !path.is_file() {
+        return Err(not_a_ledger("is no regular file, so no ledger's database; check the path"));
+    }
     if !path.is_file() {
         return Err(not_a_ledger(
             "there is no such file; check the path, or make a ledger with `kvasir-ledger init`",
@@ -140,7 +150,12 @@ fn check_sqlite(path: &Path) -> Result<(), LedgerError> {
 
 fn check_network(connection: &Connection, path: &Path, network: &NetworkName) -> Result<(), LedgerError> {
     let find = "SELECT value FROM about WHERE key = 'network'";
-    let kept: String = connection.query_row(find, [], |row| row.get(0)).map_err(at(path))?;
+    let kept: Option<String> =
+        connection.query_row(find, [], |row| row.get(0)).optional().map_err(at(path))?;
+    let kept = kept.ok_or_else(|| LedgerError::NotALedger {
+        path: path.to_owned(),
+        reason: "does not say which network it is of: it is damaged".to_owned(),
+    })?;
     if kept == network.as_str() {
         return Ok(());
     }
@@ -182,6 +197,33 @@ pub(super) fn lay_out(connection: &Connection, network: &NetworkName) -> rusqlit
     connection.execute_batch(&script)
 }
 
+/// Keeps the name of the log that these entries are published as from the start.
+pub fn name_origin(path: &Path, network: &NetworkName, origin: &KeyName) -> Result<(), LedgerError> {
+    let connection = open_for_writing(path, network)?;
+    match first_origin(&connection, path)? {
+        Some(kept) if kept == *origin => Ok(()),
+        Some(kept) => {
+            let reason = format!("is of log {kept}, not of {origin}; put that log's files back");
+            Err(LedgerError::NotALedger { path: path.to_owned(), reason })
+        }
+        None => {
+            let keep = "INSERT INTO about VALUES ('origin', ?)";
+            connection.execute(keep, [origin.as_str()]).map(|_| ()).map_err(at(path))
+        }
+    }
+}
+
+/// What [`name_origin`] kept.
+pub fn first_origin(connection: &Connection, path: &Path) -> Result<Option<KeyName>, LedgerError> {
+    let find = "SELECT value FROM about WHERE key = 'origin'";
+    let kept: Option<String> =
+        connection.query_row(find, [], |row| row.get(0)).optional().map_err(at(path))?;
+    kept.map(|kept| kept.parse()).transpose().map_err(|_| LedgerError::NotALedger {
+        path: path.to_owned(),
+        reason: "names no log as its own: it is damaged".to_owned(),
+    })
+}
+
 /// Bounds the file's size in bytes. A size below the present one stops all growth.
 pub(super) fn limit_size(connection: &Connection, bytes: i64) -> rusqlite::Result<()> {
     let pages = (bytes / number(connection, "page_size")?.max(1)).clamp(1, i64::from(u32::MAX - 1));
@@ -203,6 +245,30 @@ pub(super) fn write_layout(connection: &Connection) -> rusqlite::Result<()> {
 pub(super) fn damage(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let found: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     Ok(Some(found).filter(|found| found != "ok"))
+}
+
+/// The first table, index or trigger that is not as a new ledger's: what a file holds runs whenever it is written to.
+pub(super) fn difference(connection: &Connection, network: &NetworkName) -> rusqlite::Result<Option<String>> {
+    let new = Connection::open_in_memory()?;
+    lay_out(&new, network)?;
+    let (found, expected) = (objects(connection)?, objects(&new)?);
+    let named =
+        |(kind, name): &(String, String)| format!("{kind} `{}`", name.chars().take(80).collect::<String>());
+    let foreign = found.iter().find(|(object, text)| expected.get(*object) != Some(*text));
+    let missing = expected.keys().find(|object| !found.contains_key(*object));
+    Ok(foreign
+        .map(|(object, _)| format!("{} is not the ledger's", named(object)))
+        .or_else(|| missing.map(|object| format!("{} is missing", named(object)))))
+}
+
+type Objects = BTreeMap<(String, String), (String, Option<String>)>;
+
+/// Table and text of everything that the file defines, by kind and name.
+fn objects(connection: &Connection) -> rusqlite::Result<Objects> {
+    // Statistics, where somebody had some made, only say which index is the fastest.
+    let find = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT GLOB 'sqlite_stat[1-4]'";
+    let row = |row: &rusqlite::Row<'_>| Ok(((row.get(0)?, row.get(1)?), (row.get(2)?, row.get(3)?)));
+    connection.prepare(find)?.query_map([], row)?.collect()
 }
 
 fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<i64> {

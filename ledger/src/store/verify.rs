@@ -156,6 +156,10 @@ impl Store {
         check_late_postings(&file, &replay.connection).map_err(&failed)??;
         check_nothing_else(&file, &replay.connection).map_err(&failed)??;
         let conflicts = check_conflicts(&file).map_err(&failed)??;
+        // At the end: it names no entry.
+        if let Some(difference) = super::file::difference(&file, network).map_err(&failed)? {
+            return Err(VerifyError::File(difference));
+        }
         let balances = balances(&file).map_err(&failed)?;
         if let Some(overdrawn) = balances.iter().find(|b| b.kind != "treasury" && b.nanokvr < 0) {
             let Balance { kind, owner, nanokvr } = overdrawn;
