@@ -159,6 +159,16 @@ fn what_an_auditor_brings_along_accuses_nobody() {
     expect(place.run(&["audit", "log", "--policy", "none.txt"]), 3, "none.txt: cannot be read");
     place.write("other.txt", "quorum none\n");
     expect(place.run(&["audit", "log", "--policy", "other.txt"]), 3, "at least one log");
+    // Through a link, what it leads to is kept.
+    #[cfg(unix)]
+    {
+        place.publish("prefix", &entries(&Network::new(), 300, 3)[..200]);
+        std::os::unix::fs::symlink("behind", place.path("link")).unwrap();
+        place.write("behind", fs::read(place.path("prefix/checkpoint")).unwrap());
+        expect(place.audit("log", &["--state", "link"]), 0, "");
+        assert!(place.path("link").is_symlink());
+        assert_eq!(fs::read(place.path("behind")).unwrap(), fs::read(place.path("log/checkpoint")).unwrap());
+    }
     expect(place.run(&["audit", "log", "--log-key", "nobody"]), 3, "log key `nobody`");
     assert_eq!(fs::read(place.path("seen")).unwrap(), fs::read(place.path("log/checkpoint")).unwrap());
 }

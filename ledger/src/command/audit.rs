@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::money::NanoKvr;
-use kvasir_wire::note::Verifier;
+use kvasir_wire::note::{Note, Verifier};
 use serde_json::json;
 
 use super::{NoVerdict, check::Progress, report, unix_now};
@@ -120,8 +120,7 @@ impl AuditLog {
         progress.clear();
         let audited = verdict?;
         if let Some(path) = &self.state {
-            write_whole(path, audited.checkpoint.as_bytes(), Existing::Replace, Readers::Anyone)
-                .with_context(|| format!("{}: cannot be written", path.display()))?;
+            remember(path, &audited.checkpoint)?;
         }
         Ok((audited, options.remembered))
     }
@@ -129,8 +128,31 @@ impl AuditLog {
 
 fn remembered(path: &Path) -> Result<Option<Checkpoint>> {
     match read_regular(path, MAX_CHECKPOINT_BYTES as u64) {
+/// Keeps a head, unless another audit has kept a larger one of this log meanwhile.
+fn remember(path: &Path, checkpoint: &str) -> Result<()> {
+    // What a link leads to is what is meant, not the link.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // From the look to the replacing. Where a folder cannot be held, there is a moment left in between.
+    let folder = std::fs::File::open(folder).ok().filter(|folder| folder.lock().is_ok());
+    let own = Checkpoint::parse(Note::parse(checkpoint.as_bytes())?.text())?;
+    if let Some(kept) = remembered(path)?.filter(|kept| kept.origin == own.origin) {
+        if kept.size == own.size && kept.root != own.root {
+            let (size, found) = (own.size, own.root);
+            return Err(AuditError::SplitView { size, found, remembered: kept.root }.into());
+        }
+        if kept.size >= own.size {
+            return Ok(());
+        }
+    }
+    write_whole(path, checkpoint.as_bytes(), Existing::Replace, Readers::Anyone)
+        .with_context(|| format!("{}: cannot be written", path.display()))?;
+    drop(folder);
+    Ok(())
+}
+
         Ok(bytes) => {
-            let note = kvasir_wire::note::Note::parse(&bytes).with_context(|| path.display().to_string())?;
+            let note = Note::parse(&bytes).with_context(|| path.display().to_string())?;
             Ok(Some(Checkpoint::parse(note.text()).with_context(|| path.display().to_string())?))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -166,4 +188,32 @@ fn sentence(audited: &AuditReport, time: Duration) -> String {
         text.push_str(&format!("session {session} has no receipt {seq} (yet)\n"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use kvasir_merkle::Hash;
+    use kvasir_wire::key::SecretKey;
+
+    use super::*;
+
+    fn head(origin: &str, size: u64, root: u8) -> String {
+        let checkpoint = Checkpoint { origin: origin.parse().unwrap(), size, root: Hash([root; 32]) };
+        checkpoint.sign(&SecretKey::from_seed([1; 32])).unwrap().note().to_string()
+    }
+
+    #[test]
+    fn of_two_audits_that_overlap_the_larger_head_is_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("seen");
+        let kept = || std::fs::read_to_string(&path).unwrap();
+        for (given, expected) in [(8, 8), (9, 9), (8, 9), (9, 9), (10, 10)] {
+            remember(&path, &head("x.example", given, given as u8)).unwrap();
+            assert_eq!(kept(), head("x.example", expected, expected as u8));
+        }
+        // Of one size there is one root: whoever audited the other one saw another log.
+        let error = remember(&path, &head("x.example", 10, 11)).unwrap_err();
+        assert!(error.downcast_ref::<AuditError>().is_some_and(AuditError::is_fault), "{error}");
+        assert_eq!(kept(), head("x.example", 10, 10));
+    }
 }
