@@ -136,11 +136,20 @@ fn an_audit_says_apart_what_is_wrong_and_what_could_not_be_read() {
     expect(place.audit(&serve(place.path("log"), |_| None), &[]), 1, "entry 0: the log has no tile/0/000");
     place.write("log/tile/0/000", [0; 8193]);
     expect(place.audit("log", &[]), 1, "entry 0: log/tile/0/000 has more than 8192 bytes");
-    // Something lies there that is no head, or none that the policy believes.
-    place.write("stranger/checkpoint", "hello\n");
-    expect(place.audit("stranger", &[]), 1, "the head");
+    // Something lies there that is nobody's head: a page for people, nothing at all, half a head, more than a head, another log's.
+    let head = fs::read_to_string(place.path("log/checkpoint")).unwrap();
+    let (text, lines) = head.split_once("\n\n").unwrap();
+    for page in
+        ["<html>Sign in</html>\n", "", &head[..head.len() / 2], &head.replacen("00000001\n", "00000009\n", 1)]
+    {
+        place.write("stranger/checkpoint", page);
+        expect(place.audit("stranger", &[]), 3, "no head of this log");
+    }
     place.write("stranger/checkpoint", vec![b'a'; 1 << 20]);
-    expect(place.audit("stranger", &[]), 1, "has more than");
+    expect(place.audit("stranger", &[]), 3, "has more than");
+    // A head in its name that it did not sign is no accident.
+    place.write("stranger/checkpoint", format!("{}\n\n{lines}", text.replacen('\n', "\n1", 1)));
+    expect(place.audit("stranger", &[]), 1, "the head");
 }
 
 #[test]
@@ -150,15 +159,6 @@ fn what_an_auditor_brings_along_accuses_nobody() {
     // The log is shorter than what was remembered: that is its fault, and told as such.
     place.publish("shorter", &entries(&Network::new(), 200, 3));
     expect(place.audit("shorter", &["--state", "seen"]), 1, "rolled back");
-    // A state that cannot be read or written, a policy that is missing or none, a key that is none.
-    fs::create_dir(place.path("folder")).unwrap();
-    expect(place.audit("log", &["--state", "folder"]), 3, "folder: cannot be read");
-    expect(place.audit("log", &["--state", "nowhere/seen"]), 3, "nowhere/seen: cannot be written");
-    place.write("torn", "half a head");
-    expect(place.audit("log", &["--state", "torn"]), 3, "torn");
-    expect(place.run(&["audit", "log", "--policy", "none.txt"]), 3, "none.txt: cannot be read");
-    place.write("other.txt", "quorum none\n");
-    expect(place.run(&["audit", "log", "--policy", "other.txt"]), 3, "at least one log");
     // Through a link, what it leads to is kept.
     #[cfg(unix)]
     {
@@ -169,6 +169,15 @@ fn what_an_auditor_brings_along_accuses_nobody() {
         assert!(place.path("link").is_symlink());
         assert_eq!(fs::read(place.path("behind")).unwrap(), fs::read(place.path("log/checkpoint")).unwrap());
     }
+    // A state that cannot be read or written, a policy that is missing or none, a key that is none.
+    fs::create_dir(place.path("folder")).unwrap();
+    expect(place.audit("log", &["--state", "folder"]), 3, "folder: cannot be read");
+    expect(place.audit("log", &["--state", "nowhere/seen"]), 3, "nowhere/seen: cannot be written");
+    place.write("torn", "half a head");
+    expect(place.audit("log", &["--state", "torn"]), 3, "torn");
+    expect(place.run(&["audit", "log", "--policy", "none.txt"]), 3, "none.txt: cannot be read");
+    place.write("other.txt", "quorum none\n");
+    expect(place.run(&["audit", "log", "--policy", "other.txt"]), 3, "at least one log");
     expect(place.run(&["audit", "log", "--log-key", "nobody"]), 3, "log key `nobody`");
     assert_eq!(fs::read(place.path("seen")).unwrap(), fs::read(place.path("log/checkpoint")).unwrap());
 }

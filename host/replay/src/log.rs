@@ -71,6 +71,9 @@ pub enum LogError {
     /// A file that the checkpoint promises is not there.
     #[error("the log has no {0}; it is not whole, or this is not its address")]
     Missing(String),
+    /// What lies in the head's place is no head of a log that is asked about, whoever signed it.
+    #[error("there is no head of this log: {0}")]
+    NoHead(String),
     /// The head is not what the policy demands.
     #[error("the log's head is not believed: {0}")]
     Head(PolicyError),
@@ -101,7 +104,11 @@ impl LogError {
             LogError::Leaves(error) => {
                 matches!(error, ReplayError::Root { .. } | ReplayError::Size { .. })
             }
-            LogError::Key { .. } | LogError::Policy(_) | LogError::Kept(_) | LogError::TooLarge(_) => false,
+            LogError::Key { .. }
+            | LogError::Policy(_)
+            | LogError::Kept(_)
+            | LogError::NoHead(_)
+            | LogError::TooLarge(_) => false,
         }
     }
 }
@@ -125,10 +132,17 @@ impl PublicLog {
         let (head, quorum) = match kept {
             Some(bytes) => policy.verify(&bytes).map_err(LogError::Kept)?,
             None => {
-                let bytes = source
-                    .read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES)?
+                let read = source.read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES);
+                let bytes = read
+                    .map_err(|error| match error {
+                        SourceError::TooLong { .. } => LogError::NoHead(error.to_string()),
+                        error => error.into(),
+                    })?
                     .ok_or_else(|| LogError::Missing(CHECKPOINT_PATH.to_owned()))?;
-                policy.verify(&bytes).map_err(LogError::Head)?
+                policy.verify(&bytes).map_err(|error| match policy.is_named_by(&bytes) {
+                    true => LogError::Head(error),
+                    false => LogError::NoHead(error.to_string()),
+                })?
             }
         };
         let witnesses = quorum.cosigned.into_iter().map(|(name, _)| name).collect();
@@ -150,7 +164,8 @@ impl PublicLog {
         threads: NonZeroUsize,
     ) -> Result<AuditReport, AuditError> {
         let remembered = Some(self.head.checkpoint().clone());
-        let options = AuditOptions { policy: self.policy.clone(), treasury, remembered, now, threads };
+        let policy = self.policy.clone();
+        let options = AuditOptions { policy, treasury, remembered, now, clock: now, threads };
         audit(self.source.as_ref(), &options, &mut |_, _| {})
     }
 

@@ -76,7 +76,7 @@ pub fn child(place: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let policy = Policy::parse(&good_log::policy()).unwrap();
-    let options = AuditOptions { policy, treasury: None, remembered: None, now, threads };
+    let options = AuditOptions { policy, treasury: None, remembered: None, now, clock: now, threads };
     let (seconds, report) = timed(|| audit(source.as_ref(), &options, &mut |_, _| {}).unwrap());
     let peak_bytes = peak_bytes();
     let (hashing_seconds, _) = timed(|| hash_only(source.as_ref(), &options).unwrap());

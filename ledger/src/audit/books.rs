@@ -26,6 +26,8 @@ type Taken = Result<Signers, String>;
 /// The state after some entries.
 pub(super) struct Books {
     pinned_treasury: Option<PublicKey>,
+    /// The latest that receipts and settlements may be of, Unix seconds.
+    not_after: u64,
     network: Option<NetworkName>,
     believed: Vec<(KeyRole, PublicKey, u64)>,
     prices: HashMap<Hash, Price>,
@@ -66,9 +68,11 @@ struct Settled {
 }
 
 impl Books {
-    pub(super) fn new(pinned_treasury: Option<PublicKey>) -> Self {
+    /// Nothing may say that it is of later than `not_after`, Unix seconds.
+    pub(super) fn new(pinned_treasury: Option<PublicKey>, not_after: u64) -> Self {
         Self {
             pinned_treasury,
+            not_after,
             network: None,
             believed: Vec::new(),
             prices: HashMap::new(),
@@ -112,6 +116,7 @@ impl Books {
             Said::Penalty(penalty) => self.penalty(penalty, entry.leaf),
             Said::Appeal(appeal) => self.appeal(appeal),
         }?;
+        self.check_has_come(&entry.said)?;
         // Roles whose key is not named in the text: the line itself says which of the believed keys it was.
         let signers = match signers {
             Who::These(signers) => signers,
@@ -119,6 +124,22 @@ impl Books {
         };
         self.index += 1;
         Ok(signers)
+    }
+
+    /// The ledger takes receipts and settlements by its clock, so that none is of a time to come.
+    fn check_has_come(&self, said: &Said) -> Result<(), String> {
+        let at = match said {
+            Said::Receipt(receipt) => receipt.to,
+            Said::Settlement(settlement) => settlement.at,
+            _ => return Ok(()),
+        };
+        if at <= self.not_after {
+            return Ok(());
+        }
+        Err(format!(
+            "it is of {at}, a time to come: nothing in this log can be later than {}",
+            self.not_after
+        ))
     }
 
     /// The balances as of `now`, and what else a report says. An account below zero, or credit that came from nowhere, is an

@@ -14,12 +14,14 @@ use std::num::NonZeroUsize;
 
 use kvasir_merkle::Hash;
 use kvasir_wire::key::PublicKey;
+use kvasir_wire::limits::CLOCK_SKEW_SECONDS;
 use kvasir_wire::note::KeyName;
 use serde::Serialize;
 use thiserror::Error;
 
 use crate::log::{
-    CHECKPOINT_PATH, Checkpoint, LogSource, MAX_CHECKPOINT_BYTES, Policy, PolicyError, SourceError,
+    CHECKPOINT_PATH, Checkpoint, LogSource, MAX_CHECKPOINT_BYTES, Policy, PolicyError, Quorum,
+    SignedCheckpoint, SourceError,
 };
 use books::Books;
 
@@ -34,6 +36,8 @@ pub struct AuditOptions {
     pub remembered: Option<Checkpoint>,
     /// Unix seconds; pending credit of before that is posted.
     pub now: u64,
+    /// The auditor's clock, Unix seconds. With the latest cosignature, whichever is later, it bounds what receipts and settlements say.
+    pub clock: u64,
     /// Threads that verify signatures.
     pub threads: NonZeroUsize,
 }
@@ -104,6 +108,9 @@ pub enum AuditError {
     /// Nothing is published there.
     #[error("there is no log here: no file `checkpoint`")]
     NoLog,
+    /// What lies there is nobody's head: no note, or in no name of a log that is asked about.
+    #[error("there is no head of this log: {0}")]
+    NoHead(PolicyError),
     /// The head is not signed or not cosigned as the policy wants.
     #[error("the head: {0}")]
     Head(#[from] PolicyError),
@@ -162,20 +169,17 @@ impl AuditError {
         }
     }
 
-    /// Whether this says something about the log. Otherwise nothing is known of it: it could not be read, and no signed head
-    /// was there that it would fall short of; or what is remembered is of another log. A file that a signed head demands and that a source which answers has not is
-    /// the log's own fault, and so is one that is longer than any such file can be.
+    /// Whether this says something about the log. Otherwise nothing is known of it: it could not be read, and no head in its name
+    /// was there that it would fall short of; or what is remembered is of another log. A file that a signed head demands and that
+    /// a source which answers has not is the log's own fault, and so is one that is longer than any such file can be.
     pub fn is_fault(&self) -> bool {
         !matches!(
             self,
             AuditError::NoLog
+                | AuditError::NoHead(_)
                 | AuditError::OtherLog { .. }
-                | AuditError::Source(
-                    SourceError::Address(_)
-                        | SourceError::File { .. }
-                        | SourceError::Http { .. }
-                        | SourceError::Status { .. }
-                )
+                // A tile or bundle that is too long is an entry's fault; here it is what lies in the head's place.
+                | AuditError::Source(_)
         )
     }
 }
@@ -187,7 +191,7 @@ pub fn audit(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<AuditReport, AuditError> {
     let head = source.read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES)?.ok_or(AuditError::NoLog)?;
-    let (signed, quorum) = options.policy.verify(&head)?;
+    let (signed, quorum) = verified(&options.policy, &head)?;
     let head = signed.checkpoint();
     if let Some(before) = &options.remembered {
         if before.origin != head.origin {
@@ -198,7 +202,10 @@ pub fn audit(
             return Err(AuditError::RolledBack { size: head.size, remembered: before.size });
         }
     }
-    let mut books = Books::new(options.treasury);
+    let cosigned_at = quorum.cosigned.iter().map(|(_, cosignature)| cosignature.time).max();
+    // A receipt may end one skew ahead of the ledger's clock, and that one be as far ahead of the clock here.
+    let latest = options.clock.max(cosigned_at.unwrap_or_default()).saturating_add(2 * CLOCK_SKEW_SECONDS);
+    let mut books = Books::new(options.treasury, latest);
     let signatures = reading::read_all(source, head, options, &mut books, progress)?;
     let report = books.close(options.now).map_err(|(index, reason)| AuditError::Entry { index, reason })?;
     Ok(AuditReport {
@@ -206,7 +213,7 @@ pub fn audit(
         entries: head.size,
         root: head.root.to_string(),
         checkpoint: signed.note().to_string(),
-        cosigned_at: quorum.cosigned.iter().map(|(_, cosignature)| cosignature.time).max(),
+        cosigned_at,
         witnesses: quorum.cosigned.into_iter().map(|(name, _)| name).collect(),
         signatures,
         ..report
@@ -216,7 +223,14 @@ pub fn audit(
 /// Reads and hashes everything that [`audit`] reads, without looking into entries: what a benchmark compares it with.
 pub fn hash_only(source: &dyn LogSource, options: &AuditOptions) -> Result<u64, AuditError> {
     let head = source.read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES)?.ok_or(AuditError::NoLog)?;
-    let (signed, _) = options.policy.verify(&head)?;
+    let (signed, _) = verified(&options.policy, &head)?;
     reading::hash_all(source, signed.checkpoint(), options.remembered.as_ref(), options.threads)?;
     Ok(signed.checkpoint().size)
+}
+
+/// A page for people, or another log's head, in the place of a head says nothing about this log.
+fn verified(policy: &Policy, head: &[u8]) -> Result<(SignedCheckpoint, Quorum), AuditError> {
+    policy.verify(head).map_err(|error| {
+        if policy.is_named_by(head) { AuditError::Head(error) } else { AuditError::NoHead(error) }
+    })
 }

@@ -113,6 +113,8 @@ impl AuditLog {
             treasury: self.treasury,
             remembered: self.state.as_deref().map(remembered).transpose()?.flatten(),
             now: self.at.unwrap_or_else(unix_now),
+            // Who asks for a time to come says that it will have come.
+            clock: self.at.unwrap_or_default().max(unix_now()),
             threads,
         };
         let mut progress = Progress::new();
@@ -126,8 +128,6 @@ impl AuditLog {
     }
 }
 
-fn remembered(path: &Path) -> Result<Option<Checkpoint>> {
-    match read_regular(path, MAX_CHECKPOINT_BYTES as u64) {
 /// Keeps a head, unless another audit has kept a larger one of this log meanwhile.
 fn remember(path: &Path, checkpoint: &str) -> Result<()> {
     // What a link leads to is what is meant, not the link.
@@ -151,6 +151,8 @@ fn remember(path: &Path, checkpoint: &str) -> Result<()> {
     Ok(())
 }
 
+fn remembered(path: &Path) -> Result<Option<Checkpoint>> {
+    match read_regular(path, MAX_CHECKPOINT_BYTES as u64) {
         Ok(bytes) => {
             let note = Note::parse(&bytes).with_context(|| path.display().to_string())?;
             Ok(Some(Checkpoint::parse(note.text()).with_context(|| path.display().to_string())?))

@@ -137,6 +137,13 @@ impl Policy {
         Err(last.into())
     }
 
+    /// Whether these bytes are a note in the name of one of the logs, whoever signed it. Anything else says nothing about them.
+    pub fn is_named_by(&self, bytes: &[u8]) -> bool {
+        let first = |note: &Note| note.text().split('\n').next().map(str::to_owned);
+        let named = Note::parse(bytes).ok().as_ref().and_then(first);
+        self.logs.iter().any(|(log, _)| named.as_deref() == Some(log.name().as_str()))
+    }
+
     /// Who of the witnesses cosigned; an error where the quorum is not reached or one cosignature is wrong.
     pub fn quorum(&self, note: &Note) -> Result<Quorum, PolicyError> {
         let mut signed = Vec::with_capacity(self.witnesses.len());
