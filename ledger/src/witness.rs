@@ -21,7 +21,7 @@ use kvasir_wire::key::SecretKey;
 use kvasir_wire::note::{KeyName, Verifier};
 use thiserror::Error;
 
-use crate::files::{Existing, Readers, read_regular, write_whole};
+use crate::files::{Existing, Readers, read_regular, read_regular_text, write_whole};
 use crate::log::{Checkpoint, CheckpointError, CosignerKey, MAX_CHECKPOINT_BYTES, SignedCheckpoint, cosign};
 pub use request::{AddCheckpoint, MAX_REQUEST_BYTES, RequestError};
 
@@ -30,6 +30,10 @@ pub const SIZE_TYPE: &str = "text/x.tlog.size";
 
 /// File in a witness's folder that its process holds locked.
 const LOCK: &str = "lock";
+/// File in a witness's folder with the origins of all logs that it ever cosigned, a line each: a record that is missing is seen.
+const LOGS: &str = "logs";
+/// Longest such file that is read.
+const MAX_LOGS_BYTES: u64 = 16 * 1024 * 1024;
 
 /// A witness with its key, the logs that it knows and what it saw of them. At most one lives for a folder.
 pub struct Witness {
@@ -146,6 +150,7 @@ impl Witness {
         if seen.is_none_or(|seen| seen.size != *size) {
             self.record(&signed)?;
         }
+        self.list(&signed.checkpoint().origin)?;
         Ok(cosign(signed.note().text(), &self.name, &self.key, now).to_string())
     }
 
@@ -155,7 +160,14 @@ impl Witness {
         let failed = |source| WitnessError::State { path: path.clone(), source };
         let bytes = match read_regular(&path, MAX_CHECKPOINT_BYTES as u64) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                if !self.listed()?.iter().any(|listed| listed == origin.as_str()) {
+                    return Ok(None);
+                }
+                let reason =
+                    "it is missing, although this log was cosigned; restore it, or make a new witness";
+                return Err(failed(std::io::Error::new(error.kind(), reason)));
+            }
             Err(error) => return Err(failed(error)),
         };
         // A record that was damaged must never count as none: the witness would start over.
@@ -190,6 +202,27 @@ impl Witness {
         let path = self.path(&signed.checkpoint().origin);
         write_whole(&path, signed.note().to_string().as_bytes(), Existing::Replace, Readers::Anyone)
             .map_err(|source| WitnessError::State { path, source })
+    }
+
+    /// Has the log among those that were cosigned, on the disk.
+    fn list(&self, origin: &KeyName) -> Result<(), WitnessError> {
+        let mut listed = self.listed()?;
+        if listed.iter().any(|listed| listed == origin.as_str()) {
+            return Ok(());
+        }
+        listed.push(origin.to_string());
+        let (path, text) = (self.folder.join(LOGS), listed.join("\n") + "\n");
+        write_whole(&path, text.as_bytes(), Existing::Replace, Readers::Anyone)
+            .map_err(|source| WitnessError::State { path, source })
+    }
+
+    fn listed(&self) -> Result<Vec<String>, WitnessError> {
+        let path = self.folder.join(LOGS);
+        match read_regular_text(&path, MAX_LOGS_BYTES) {
+            Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(source) => Err(WitnessError::State { path, source }),
+        }
     }
 
     fn path(&self, origin: &KeyName) -> PathBuf {

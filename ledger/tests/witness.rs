@@ -305,3 +305,22 @@ fn a_witness_that_moved_is_not_followed() {
         );
     }
 }
+
+#[test]
+fn a_witness_whose_record_is_gone_does_not_start_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let ask =
+        |request: AddCheckpoint| witness(folder.path()).add_checkpoint(request.to_string().as_bytes(), NOW);
+    ask(request(0, &tree(5, "a"))).unwrap();
+    let mut files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let record = files.find(|path| path.extension().is_some_and(|ending| ending == "checkpoint")).unwrap();
+    let kept = std::fs::read(&record).unwrap();
+    std::fs::remove_file(&record).unwrap();
+    for of in [tree(5, "a"), tree(5, "b")] {
+        let error = ask(request(0, &of)).unwrap_err().to_string();
+        assert!(error.contains("although this log was cosigned"), "{error}");
+    }
+    assert!(witness(folder.path()).cosigned(&Hash(sha256(&[b"log.example"])), NOW).is_err());
+    std::fs::write(&record, kept).unwrap();
+    ask(request(5, &tree(9, "a"))).unwrap();
+}
