@@ -57,9 +57,16 @@ pub struct LedgerToml {
     /// Folder of the public log's files [default: `log`]; relative to the folder of this file.
     pub log: Option<PathBuf>,
     /// Cosignatures that a head needs before readers get it [default: 0].
+    #[serde(skip_serializing_if = "is_zero")]
     pub quorum: usize,
     /// Witnesses that are asked to cosign the public log's heads.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub witness: Vec<WitnessToml>,
+}
+
+// Written down, a setting that says nothing would only be in the way of the same setting further down.
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// One `[[witness]]` of `ledger.toml`.
@@ -156,6 +163,7 @@ impl ConfigFlags {
             settlers: keys("settlers", &self.settlers, &file.settlers)?,
             retired: keys("retired", &[], &file.retired)?,
         };
+        check_roles(&keys).with_context(|| path.display().to_string())?;
         let default_listen = || DEFAULT_LISTEN.parse().context("the default address");
         let listen = file.listen.map_or_else(default_listen, Ok)?;
         let network = self.network_of(&file)?;
@@ -201,6 +209,19 @@ impl Settings {
     }
 }
 
+/// One key in two roles could sign both sides of the books.
+pub fn check_roles(keys: &Keys) -> Result<()> {
+    let roles = [("hub", &keys.hubs), ("treasury", &keys.treasury), ("settler", &keys.settlers)];
+    for (at, (role, keys)) in roles.iter().enumerate() {
+        for (other, others) in &roles[at + 1..] {
+            if let Some(key) = keys.iter().find(|key| others.contains(key)) {
+                bail!("{key} is given as {role} and as {other}: each role needs a key of its own");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Two lines of one key would count one witness twice.
 fn quorum(quorum: usize, witnesses: &[KnownWitness]) -> Result<usize> {
     for (at, one) in witnesses.iter().enumerate() {
@@ -225,8 +246,11 @@ pub fn read_secret(path: &Path) -> Result<SecretKey> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt as _;
-        let mode =
-            fs::metadata(path).with_context(|| format!("{show}: cannot be read"))?.permissions().mode();
+        let about = fs::metadata(path).with_context(|| format!("{show}: cannot be read"))?;
+        if !about.is_file() {
+            bail!("{show}: cannot be read: it is not a regular file");
+        }
+        let mode = about.permissions().mode();
         if mode & 0o077 != 0 {
             bail!(
                 "{show}: other users can read this secret key (mode {:o}); run `chmod 600 {show}`",

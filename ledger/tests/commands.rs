@@ -325,7 +325,19 @@ fn mistakes_are_explained() {
     let usage = run(folder, &["fund", "--treasury-key", "treasury.key", "--account", &account]);
     assert_eq!(usage.status.code(), Some(2));
     let amount = ["fund", "--treasury-key", "treasury.key", "--account", &account, "--kvr", "1e3"];
-    assert!(complaint(&run(folder, &amount)).contains("no amount in KVR"));
+    let usage = |arguments: &[&str], words: &str| {
+        let output = run(folder, arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains(words), "{said}");
+    };
+    usage(&amount, "no amount in KVR");
+    usage(&[&fund[..], &["--at", "9223372036854775808"]].concat(), "--at");
+    let correct =
+        ["correct", "--treasury-key", "treasury.key", "--settlement", &account, "--reason", "two\nlines"];
+    usage(&correct, "one line");
+    // A folder in a key's place.
+    let text = complaint(&run(folder, &["price", "--treasury-key", ".", "--network", "atlas"]));
+    assert!(text.contains("not a regular file") && !text.contains("chmod"), "{text}");
 }
 
 #[test]
@@ -404,6 +416,8 @@ fn a_refused_funding_is_not_called_open_and_nothing_can_be_forged_into_the_log()
     json(folder, &["init", ".", "--network", "atlas", "--treasury", &treasury]);
     let log = fs::File::create(folder.join("serve.log")).unwrap();
     let mut child = program()
+    let said = complaint(&run(folder, &["serve", "--hub", &treasury]));
+    assert!(said.contains("each role needs a key of its own"), "{said}");
         .current_dir(folder)
         .args(["serve", "--listen", "127.0.0.1:0"])
         .stdout(Stdio::piped())

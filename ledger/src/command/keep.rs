@@ -14,7 +14,8 @@ use tracing_subscriber::EnvFilter;
 
 use super::{report, unix_now};
 use crate::config::{
-    ConfigFlags, DEFAULT_CONFIG, HEAD, LEDGER_KEY, LOG_KEY, LOG_VKEY, LedgerToml, read_secret, write_secret,
+    ConfigFlags, DEFAULT_CONFIG, HEAD, LEDGER_KEY, LOG_KEY, LOG_VKEY, LedgerToml, check_roles, read_secret,
+    write_secret,
 };
 use crate::files::{Existing, Readers, hold, write_whole};
 use crate::head::HeadFile;
@@ -26,9 +27,9 @@ use crate::space::{SpaceMark, free_space};
 use crate::store::{Keys, Store, name_origin, sqlite_version};
 
 const STORE: &str = "ledger.db";
-/// What is logged: error, warn, info, debug, or a filter such as kvasir_ledger=debug.
 /// Ending of the file beside the database that its server holds.
 const LOCK: &str = ".lock";
+/// What is logged: error, warn, info, debug, or a filter such as kvasir_ledger=debug.
 const LOG_VARIABLE: &str = "KVASIR_LOG";
 
 #[derive(Debug, Args)]
@@ -88,7 +89,12 @@ impl Init {
         if store.exists() {
             check_is_empty(&store, &self.network)?;
         }
-        self.check_roles()?;
+        check_roles(&Keys {
+            hubs: self.hubs.clone(),
+            treasury: self.treasury.clone(),
+            settlers: self.settlers.clone(),
+            retired: Vec::new(),
+        })?;
         let text = |keys: &[PublicKey]| keys.iter().map(ToString::to_string).collect();
         let file = LedgerToml {
             network: Some(self.network.to_string()),
@@ -108,13 +114,13 @@ impl Init {
             Store::create(&store, &self.network)?;
         }
         let log = make_log(&self.folder, &self.network)?;
+        name_origin(&store, &self.network, log.name())?;
         fs::rename(&unfinished, &config)
             .with_context(|| format!("{}: cannot be written; run the same `init` again", config.display()))?;
         let object = json!({
             "network": file.network,
             "config": config.display().to_string(),
             "store": store.display().to_string(),
-        name_origin(&store, &self.network, log.name())?;
             "log": log.name().to_string(),
             "vkey": log.to_string(),
         });
@@ -130,21 +136,6 @@ impl Init {
             );
         }
         report(json, &object, &sentence)
-    }
-}
-
-impl Init {
-    /// One key in two roles could sign both sides of the books.
-    fn check_roles(&self) -> Result<()> {
-        let roles = [("hub", &self.hubs), ("treasury", &self.treasury), ("settler", &self.settlers)];
-        for (at, (role, keys)) in roles.iter().enumerate() {
-            for (other, others) in &roles[at + 1..] {
-                if let Some(key) = keys.iter().find(|key| others.contains(key)) {
-                    bail!("{key} is given as {role} and as {other}: each role needs a key of its own");
-                }
-            }
-        }
-        Ok(())
     }
 }
 
@@ -207,7 +198,6 @@ impl Serve {
         for (keys, name, lost) in [
             (&settings.keys.hubs, "hubs", "every receipt will be refused"),
             (&settings.keys.treasury, "treasury", "no price and no funding can be accepted"),
-        let _held = hold_store(&mut store)?;
             (&settings.keys.settlers, "settlers", "nothing can be credited"),
         ] {
             if keys.is_empty() {
@@ -216,6 +206,7 @@ impl Serve {
         }
         let (ledger_key, log_files) = (settings.ledger_key()?, settings.log_files()?);
         let mut store = Store::open(&settings.store, &settings.network, settings.keys)?;
+        let _held = hold_store(&mut store)?;
         if let Some(bytes) = self.max_store_bytes.or(settings.max_store_bytes) {
             store.limit_size(bytes)?;
         }
@@ -254,6 +245,14 @@ impl Serve {
             let wanted = self.listen.unwrap_or(settings.listen);
             let (listener, address) =
                 listen(wanted).await.with_context(|| format!("cannot listen on {wanted}; is it taken?"))?;
+            report(json, &json!({ "listening": address.to_string() }), &format!("listening on {address}"))?;
+            let (limits, beside) = (ServeLimits::default(), Beside { log, probes: self.probes, space });
+            serve_beside(limits, listener, store, settings.network, system_clock(), beside, stop).await?;
+            Ok(())
+        })
+    }
+}
+
 /// Keeps a second server away, whose settings may be others: what one of them writes down as retired, the other would accept.
 fn hold_store(store: &mut Store) -> Result<Option<fs::File>> {
     // One file that is reached by two names is one ledger.
@@ -274,14 +273,6 @@ fn hold_store(store: &mut Store) -> Result<Option<fs::File>> {
             Ok(None)
         }
         Err(error) => Err(error).with_context(|| format!("{}: cannot be held", path.display())),
-    }
-}
-
-            report(json, &json!({ "listening": address.to_string() }), &format!("listening on {address}"))?;
-            let (limits, beside) = (ServeLimits::default(), Beside { log, probes: self.probes, space });
-            serve_beside(limits, listener, store, settings.network, system_clock(), beside, stop).await?;
-            Ok(())
-        })
     }
 }
 
