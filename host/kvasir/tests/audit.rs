@@ -218,7 +218,7 @@ fn a_served_log_is_audited_as_a_folder_is_and_faults_of_records_are_told() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     std::fs::create_dir(place.path("none")).unwrap();
     let output = place.audit(&[&["log"], &words[..], &["--probes", "none"]].concat());
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     assert!(text(&output.stdout).contains("nothing to replay"), "{}", text(&output.stdout));
 }
 

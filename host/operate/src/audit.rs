@@ -102,7 +102,8 @@ struct Outcome {
     statements: Vec<PathBuf>,
 }
 
-/// Audit, print, and give the exit code: 0 where all is well, 1 at a finding or where something drawn could not be judged.
+/// Audit, print, and give the exit code: 0 where all is well, 1 at a finding or where something drawn could not be judged, 3 where
+/// there was nothing to draw from.
 ///
 /// # Errors
 /// Where the log is not in order, or a finding could not be written down; with [`NoVerdict`] where nothing wrong was found and
@@ -243,7 +244,11 @@ fn judge(settings: &Settings, options: &AuditOptions, json: bool, outcome: &mut 
         items.push(told);
         outcome.statements.extend(written);
     }
-    let code = if outcome.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let code = match outcome.well() {
+        Some(true) => ExitCode::SUCCESS,
+        Some(false) => ExitCode::FAILURE,
+        None => ExitCode::from(NoVerdict::EXIT_CODE),
+    };
     if json {
         let speeds: serde_json::Map<String, Value> = EngineKind::ALL
             .iter()
@@ -256,7 +261,7 @@ fn judge(settings: &Settings, options: &AuditOptions, json: bool, outcome: &mut 
                 "file": fault.name.to_string(), "reason": fault.reason })).collect::<Vec<_>>(),
             "faulty": outcome.faulty, "drawn": items, "right": outcome.right, "convicted": outcome.convicted,
             "plugin": outcome.plugin, "tolerance": outcome.tolerance, "implausible": outcome.implausible, "unknown": outcome.unknown,
-            "gone": outcome.changed, "seconds": speeds, "well": outcome.is_well(),
+            "gone": outcome.changed, "seconds": speeds, "well": outcome.well(),
         }))?;
     } else {
         output::line(outcome.sentence(started.elapsed()))?;
@@ -284,6 +289,11 @@ impl Outcome {
     /// Nothing seen is not nothing wrong: where nothing could be drawn, or not be judged, all is not well.
     fn is_well(&self) -> bool {
         self.drawn > 0 && self.drawn == self.right + self.tolerance && self.faulty == 0
+    }
+
+    /// The same, and nothing where there was nothing to judge: an empty folder of records accuses nobody.
+    fn well(&self) -> Option<bool> {
+        (self.drawn > 0 || self.found()).then(|| self.is_well())
     }
 
     fn sentence(&self, took: Duration) -> String {
@@ -558,6 +568,7 @@ mod tests {
         ];
         for outcome in cases {
             assert!(!outcome.is_well(), "{outcome:?}");
+            assert_eq!(outcome.well(), (outcome.drawn > 0).then_some(false), "{outcome:?}");
             assert!(!outcome.sentence(Duration::ZERO).starts_with("all is well"));
         }
     }
