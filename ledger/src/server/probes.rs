@@ -93,11 +93,18 @@ fn open(path: &FilePath) -> io::Result<Option<(fs::File, u64)>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         about => about?,
     };
-    if !about.is_file() || about.len() > MAX_PROBE_FILE_BYTES as u64 {
+    // What a link leads to is not listed, so it is not there either.
+    let is_link = |folder: &FilePath| fs::symlink_metadata(folder).is_ok_and(|about| about.is_symlink());
+    if !is_served(&about) || path.parent().is_some_and(is_link) {
         return Ok(None);
     }
     let file = fs::File::open(path)?;
     Ok(Some((file, about.len())))
+}
+
+/// The same is listed and opened.
+fn is_served(about: &fs::Metadata) -> bool {
+    about.is_file() && about.len() <= MAX_PROBE_FILE_BYTES as u64
 }
 
 fn list(folder: &FilePath) -> io::Result<Vec<ProbeName>> {
@@ -112,7 +119,7 @@ fn list(folder: &FilePath) -> io::Result<Vec<ProbeName>> {
             let name = [session.file_name(), file.file_name()].map(|name| name.into_string().ok());
             if let [Some(session), Some(name)] = name
                 && let Ok(name) = format!("{session}/{name}").parse()
-                && file.file_type()?.is_file()
+                && file.metadata().is_ok_and(|about| is_served(&about))
             {
                 names.push(name);
             }
