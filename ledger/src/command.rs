@@ -153,20 +153,28 @@ pub fn main() -> ExitCode {
         // A reader that has seen enough (`| head`) is no failure of ours.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let text = format!("kvasir-ledger: {error:#}");
+            let text = format!("kvasir-ledger: {}", said_once(error.chain()));
             // Where nobody can hear it the exit code says it.
             let _ = writeln!(std::io::stderr(), "{}", printable(&text));
             if !error.is::<NoVerdict>() {
                 return ExitCode::FAILURE;
             }
             if json {
-                let reason: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
                 // Neither true nor false.
-                let _ = report(true, &json!({ "ok": null, "reason": reason.join(": ") }), "");
+                let _ = report(true, &json!({ "ok": null, "reason": said_once(error.chain().skip(1)) }), "");
             }
             ExitCode::from(NoVerdict::EXIT_CODE)
         }
     }
+}
+
+/// The causes of an error, without those that what is said before tells already.
+fn said_once<'a>(causes: impl Iterator<Item = &'a (dyn std::error::Error + 'static)>) -> String {
+    causes.map(ToString::to_string).fold(String::new(), |said, cause| match said.is_empty() {
+        true => cause,
+        false if said.contains(&cause) => said,
+        false => format!("{said}: {cause}"),
+    })
 }
 
 /// Prints a result: the object with `--json`, the sentence without.
@@ -204,6 +212,15 @@ mod tests {
         // A log's server that hangs up must never make an audit end with 0.
         let file = crate::log::SourceError::File { place: "checkpoint".into(), source: broken() };
         assert!(!is_broken_pipe(&crate::audit::AuditError::from(file).into()));
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let disk = || std::io::Error::other("no such disk");
+        let source = crate::log::SourceError::File { place: "x".into(), source: disk() };
+        let error = anyhow::Error::from(source).context("while reading");
+        assert_eq!(said_once(error.chain()), "while reading: x cannot be read: no such disk");
+        assert_eq!(said_once(anyhow::Error::from(disk()).context("x").chain()), "x: no such disk");
     }
 
     #[test]

@@ -401,8 +401,10 @@ fn pipes_and_devices_are_no_settings_and_no_keys() {
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(3) && text.contains("not a regular file"), "{text}");
     }
-    let text = complaint(&run(folder, &["price", "--treasury-key", "pipe", "--network", "atlas"]));
-    assert!(text.contains("not a regular file"), "{text}");
+    for arguments in [&["price", "--treasury-key", "pipe", "--network", "atlas"][..], &["submit", "pipe"]] {
+        let text = complaint(&run(folder, arguments));
+        assert!(text.contains("not a regular file"), "{text}");
+    }
 }
 
 #[test]
@@ -414,10 +416,10 @@ fn a_refused_funding_is_not_called_open_and_nothing_can_be_forged_into_the_log()
     let twice = ["init", "twice", "--network", "atlas", "--treasury", &treasury, "--hub", &treasury];
     assert!(complaint(&run(folder, &twice)).contains("each role needs a key of its own"));
     json(folder, &["init", ".", "--network", "atlas", "--treasury", &treasury]);
-    let log = fs::File::create(folder.join("serve.log")).unwrap();
-    let mut child = program()
     let said = complaint(&run(folder, &["serve", "--hub", &treasury]));
     assert!(said.contains("each role needs a key of its own"), "{said}");
+    let log = fs::File::create(folder.join("serve.log")).unwrap();
+    let mut child = program()
         .current_dir(folder)
         .args(["serve", "--listen", "127.0.0.1:0"])
         .stdout(Stdio::piped())

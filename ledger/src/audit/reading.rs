@@ -14,6 +14,8 @@ use crate::log::{
 
 /// Bundles in memory at one time, for each thread.
 const BUNDLES_A_THREAD: usize = 4;
+/// Most threads, whatever is asked for: each costs bundles in memory.
+const MAX_THREADS: usize = 256;
 
 /// Reads and books the whole log; gives the number of signatures that were verified.
 pub(super) fn read_all(
@@ -89,7 +91,8 @@ fn for_each_batch(
 ) -> Result<(), AuditError> {
     let mut bundles = bundles_of(0, size);
     loop {
-        let batch: Vec<_> = bundles.by_ref().take(BUNDLES_A_THREAD.saturating_mul(threads.get())).collect();
+        let batch: Vec<_> =
+            bundles.by_ref().take(BUNDLES_A_THREAD * threads.get().min(MAX_THREADS)).collect();
         if batch.is_empty() {
             return Ok(());
         }
@@ -237,7 +240,7 @@ impl<'a> Growing<'a> {
 
 /// `task` for every item on several threads; results in the items' order.
 fn on_threads<T: Sync, R: Send>(items: &[T], threads: NonZeroUsize, task: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let share = items.len().div_ceil(threads.get()).max(1);
+    let share = items.len().div_ceil(threads.get().min(MAX_THREADS)).max(1);
     if threads.get() == 1 || items.len() < 2 {
         return items.iter().map(task).collect();
     }

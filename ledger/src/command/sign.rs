@@ -6,7 +6,8 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use kvasir_merkle::Hash;
 use kvasir_wire::account::{
-    Appeal, Correction, Delegation, Fund, Grant, Measure, Penalty, Price, SettlementId, Statement,
+    Appeal, Correction, Delegation, Fund, Grant, MAX_REASON_BYTES, Measure, Penalty, Price, SettlementId,
+    Statement,
 };
 use kvasir_wire::id::{KeyDigest, SessionId, WalletDigest};
 use kvasir_wire::key::{PublicKey, SecretKey};
@@ -20,6 +21,8 @@ use crate::config::{ConfigFlags, DEFAULT_LISTEN, read_secret, write_secret};
 
 /// Seconds in a day.
 const DAY: u64 = 24 * 3600;
+/// Latest time that a note can state.
+const MAX_SECONDS: u64 = i64::MAX as u64;
 
 /// Which ledger, and which network is signed for.
 #[derive(Debug, Args)]
@@ -104,7 +107,7 @@ pub(super) struct SetPrice {
     #[arg(long, default_value_t = PricePerByte::FOUNDING.get(), value_name = "N")]
     nanokvr_per_byte: u64,
     /// Unix seconds from which it holds [default: now]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=MAX_SECONDS))]
     from: Option<u64>,
     #[command(flatten)]
     place: Where,
@@ -122,8 +125,8 @@ pub(super) struct MakeFund {
     #[arg(long, value_name = "KEY")]
     account: KeyOrDigest,
     /// Amount in KVR, at most nine decimals
-    #[arg(long, value_name = "AMOUNT", required_unless_present = "nanokvr", conflicts_with = "nanokvr")]
-    kvr: Option<String>,
+    #[arg(long, value_name = "AMOUNT", required_unless_present = "nanokvr", conflicts_with = "nanokvr", value_parser = NanoKvr::from_kvr_text)]
+    kvr: Option<NanoKvr>,
     /// Amount in nanoKVR
     #[arg(long, value_name = "AMOUNT")]
     nanokvr: Option<i64>,
@@ -131,7 +134,7 @@ pub(super) struct MakeFund {
     #[arg(long, value_name = "HEX")]
     nonce: Option<Hash>,
     /// Unix seconds that the note states [default: now]. Give the same again to retry
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=MAX_SECONDS))]
     at: Option<u64>,
     #[command(flatten)]
     place: Where,
@@ -198,7 +201,7 @@ pub(super) struct MakeCorrection {
     #[arg(long, value_name = "HEX")]
     settlement: SettlementId,
     /// Why, in one line; it stays readable for ever
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = parse_reason)]
     reason: String,
     #[command(flatten)]
     place: Where,
@@ -224,7 +227,7 @@ pub(super) struct MakePenalty {
     #[arg(long, value_name = "HEX")]
     evidence: Hash,
     /// Why, in one line; it stays readable for ever
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = parse_reason)]
     reason: String,
     #[command(flatten)]
     place: Where,
@@ -243,10 +246,18 @@ pub(super) struct MakeAppeal {
     #[arg(long, value_name = "HEX")]
     penalty: Hash,
     /// What is said to it, in one line; it stays readable for ever
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = parse_reason)]
     reason: String,
     #[command(flatten)]
     place: Where,
+}
+
+/// What a note takes as a reason.
+fn parse_reason(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() || text.len() > MAX_REASON_BYTES || text.chars().any(char::is_control) {
+        return Err(format!("expected one line of at most {MAX_REASON_BYTES} bytes"));
+    }
+    Ok(text.to_owned())
 }
 
 fn parse_measure(text: &str) -> Result<Measure, String> {
@@ -311,7 +322,7 @@ impl MakeFund {
     pub(super) fn run(self, json: bool) -> Result<()> {
         let key = read_secret(&self.treasury_key)?;
         let amount = match (&self.kvr, self.nanokvr) {
-            (Some(kvr), _) => NanoKvr::from_kvr_text(kvr)?,
+            (Some(kvr), _) => *kvr,
             (None, Some(nanokvr)) => NanoKvr::new(nanokvr),
             (None, None) => NanoKvr::ZERO,
         };

@@ -1,6 +1,5 @@
 //! `submit`: a note that somebody signed elsewhere, for example a delegation made with `--print-note`.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 
@@ -13,6 +12,7 @@ use kvasir_wire::receipt::RECEIPT_KIND;
 
 use super::ask::Asked;
 use super::report;
+use crate::files::read_regular;
 
 #[derive(Debug, Args)]
 #[command(
@@ -36,10 +36,15 @@ impl Submit {
         } else {
             self.file.display().to_string()
         };
-        let bytes = self.read().with_context(|| format!("{shown}: cannot be read"))?;
-        if bytes.len() > MAX_NOTE_BYTES {
+        let read = self.read();
+        let is_too_long = match &read {
+            Ok(bytes) => bytes.len() > MAX_NOTE_BYTES,
+            Err(error) => error.kind() == std::io::ErrorKind::FileTooLarge,
+        };
+        if is_too_long {
             bail!("{shown} is longer than {MAX_NOTE_BYTES} bytes: it is not one note; send one note a call");
         }
+        let bytes = read.with_context(|| format!("{shown}: cannot be read"))?;
         let note = Note::parse(&bytes).with_context(|| {
             format!(
                 "{shown} is not a signed note; give the exact bytes that `--print-note` or the signer wrote"
@@ -63,15 +68,14 @@ impl Submit {
         self.file.as_os_str() == "-"
     }
 
-    /// At most one byte more than a note may have, so that a wrong file is neither read whole nor cut to fit.
+    /// Of standard input at most one byte more than a note may have, so that a wrong file is neither read whole nor cut to fit.
     fn read(&self) -> std::io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let most = MAX_NOTE_BYTES as u64 + 1;
-        if self.reads_standard_input() {
-            std::io::stdin().lock().take(most).read_to_end(&mut bytes)?;
-        } else {
-            File::open(&self.file)?.take(most).read_to_end(&mut bytes)?;
+        if !self.reads_standard_input() {
+            // A pipe that nobody writes to would keep it waiting for ever; what comes through one comes by standard input.
+            return read_regular(&self.file, MAX_NOTE_BYTES as u64);
         }
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().take(MAX_NOTE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 }

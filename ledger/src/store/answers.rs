@@ -61,7 +61,7 @@ impl<'a> Answers<'a> {
         Self { connection, path }
     }
 
-    /// Receipts after an index, ascending, at most `limit` and [`MAX_PAGE`].
+    /// Receipts after an index, ascending, at most `limit`, which is 1 to [`MAX_PAGE`].
     pub fn receipts(&self, after: Option<u64>, limit: u32) -> Result<Receipts, LedgerError> {
         let find = "SELECT number, id, note FROM entries WHERE kind = 'receipt' AND number > ? ORDER BY number LIMIT ?";
         let row = |row: &rusqlite::Row<'_>| {
@@ -73,7 +73,7 @@ impl<'a> Answers<'a> {
         };
         let receipts: Vec<StoredReceipt> = self.read(|connection| {
             let mut find = connection.prepare_cached(find)?;
-            let values = params![after.map_or(-1, signed), limit.min(MAX_PAGE)];
+            let values = params![after.map_or(-1, signed), limit.clamp(1, MAX_PAGE)];
             find.query_map(values, row)?.collect()
         })?;
         let next = receipts.last().map(|receipt| receipt.index).or(after);
