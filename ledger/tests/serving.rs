@@ -116,6 +116,8 @@ fn a_whole_conversation() {
     let page = client.receipts(None, 10).unwrap();
     assert_eq!(page.receipts[0].note, note.to_string());
     assert_eq!(page.next, Some(4));
+    // A page of none would never come to an end.
+    assert_eq!(client.receipts(None, 0).unwrap(), client.receipts(None, 1).unwrap());
     assert_eq!(client.receipts(page.next, 10).unwrap().receipts, []);
     assert_eq!(client.receipts(page.next, 10).unwrap().next, Some(4));
 
