@@ -696,6 +696,23 @@ fn faults_of_a_dishonest_log_are_named_by_their_entry() {
             "it says",
         ),
         (
+            "a receipt of a time to come",
+            |scene| {
+                let mut receipt = network::good_log::next(&scene.network, 77, None);
+                receipt.to = SEEN_AT + 2 * CLOCK_SKEW_SECONDS + 1;
+                scene.append(scene.network.sign(&receipt))
+            },
+            "a time to come",
+        ),
+        (
+            "a settlement of a time to come",
+            |scene| {
+                let at = scene.first_settlement();
+                scene.resettle(at, |made| made.at = SEEN_AT + 2 * CLOCK_SKEW_SECONDS + 1)
+            },
+            "a time to come",
+        ),
+        (
             "a settlement dated back a day, which is final at once",
             |scene| {
                 let at = scene.first_settlement();
