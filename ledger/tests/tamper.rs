@@ -11,7 +11,9 @@ use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 
 use kvasir_ledger::audit::{AuditError, AuditOptions, AuditReport, audit, hash_only};
-use kvasir_ledger::log::{CHECKPOINT_PATH, Checkpoint, CosignerKey, Policy, cosign, log_verifier};
+use kvasir_ledger::log::{
+    CHECKPOINT_PATH, Checkpoint, CosignerKey, LogSource, Policy, SourceError, cosign, log_verifier,
+};
 use kvasir_merkle::{Hash, leaf_hash};
 use kvasir_wire::account::{
     Appeal, Audit, AuditVerdict, Correction, Delegation, Fund, KeyBelief, KeyRole, KeyState, Measure,
@@ -108,6 +110,18 @@ impl Scene {
             checkpoint: Hash([3; 32]),
             at: START + 1000,
         }
+    }
+
+    fn penalty(&self, evidence: Hash) -> Note {
+        let penalty = Penalty {
+            network: self.network.name.clone(),
+            worker: self.network.worker.public().digest(),
+            measure: Measure::Excluded,
+            reason: "a test".into(),
+            evidence,
+            at: START,
+        };
+        penalty.sign(&self.network.treasury).unwrap()
     }
 
     fn correction(&self, at: u64) -> Correction {
@@ -361,6 +375,30 @@ fn faults_of_the_head_are_found() {
 
 #[test]
 fn faults_of_a_dishonest_log_are_named_by_their_entry() {
+#[test]
+fn a_source_that_shows_another_tile_at_the_second_look_convinces_nobody() {
+    /// The log as it is, but a leaf that a penalty rests on stands in this tile whenever it is read again.
+    struct Turning(Files, Hash, std::sync::atomic::AtomicUsize);
+    impl LogSource for Turning {
+        fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, SourceError> {
+            let mut file = self.0.read(path, limit)?;
+            if let Some(tile) = file.as_mut().filter(|_| path == "tile/0/001")
+                && self.2.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 0
+            {
+                tile[..32].copy_from_slice(self.1.as_bytes());
+            }
+            Ok(file)
+        }
+    }
+    let mut scene = Scene::new();
+    let nothing = Hash([1; 32]);
+    let at = scene.append(scene.penalty(nothing));
+    let source = Turning(published(&scene.entries), nothing, Default::default());
+    let error = audit(&source, &options(), &mut |_, _| {}).unwrap_err();
+    assert_eq!(error.index(), Some(at), "{error}");
+    assert!(error.to_string().contains("read again"), "{error}");
+}
+
     type Fault = (&'static str, fn(&mut Scene) -> u64, &'static str);
     let faults: Vec<Fault> = vec![
         (
@@ -782,18 +820,22 @@ fn faults_of_a_dishonest_log_are_named_by_their_entry() {
             "auditor is the worker",
         ),
         (
-            "a penalty on nothing",
+            "a penalty on nothing, and a wrong entry after it",
             |scene| {
-                let penalty = Penalty {
-                    network: scene.network.name.clone(),
-                    worker: scene.network.worker.public().digest(),
-                    measure: Measure::Excluded,
-                    reason: "none".into(),
-                    evidence: Hash([1; 32]),
-                    at: START,
-                };
-                scene.append(penalty.sign(&scene.network.treasury).unwrap())
+                let at = scene.append(scene.penalty(Hash([1; 32])));
+                scene.entries.push(b"anything".to_vec());
+                at
             },
+            "rests on",
+        ),
+        (
+            "a penalty on a receipt that comes after it",
+            |scene| {
+                let penalty = scene.penalty(leaf_hash(&scene.entries[MIDDLE]));
+                scene.entries.insert(FOUNDATION as usize, penalty.to_string().into_bytes());
+                FOUNDATION
+            },
+        ("a penalty on nothing", |scene| scene.append(scene.penalty(Hash([1; 32]))), "rests on"),
             "rests on",
         ),
         (

@@ -40,6 +40,8 @@ pub(super) struct Books {
     texts: HashSet<[u8; 32]>,
     /// Leaf hashes that a penalty may rest on: all but receipts', which are found by session and number.
     leaves: HashSet<Hash>,
+    /// What penalties rest on and is none of [`Books::leaves`], so a receipt or nothing: by leaf hash, the first such penalty.
+    unseen: HashMap<Hash, u64>,
     funded: i128,
     payers: BTreeMap<KeyDigest, i128>,
     wallets: BTreeMap<WalletDigest, i128>,
@@ -80,6 +82,7 @@ impl Books {
             penalties: HashMap::new(),
             texts: HashSet::new(),
             leaves: HashSet::new(),
+            unseen: HashMap::new(),
             funded: 0,
             payers: BTreeMap::new(),
             wallets: BTreeMap::new(),
@@ -119,6 +122,12 @@ impl Books {
         };
         self.index += 1;
         Ok(signers)
+    }
+
+    /// Leaf hashes that penalties rest on and that must still be found in the log: each before the entry with this index, the
+    /// first penalty that names it.
+    pub(super) fn unseen(&self) -> impl Iterator<Item = (Hash, u64)> + '_ {
+        self.unseen.iter().map(|(leaf, index)| (*leaf, *index))
     }
 
     /// The balances as of `now`, and what else a report says. An account below zero, or credit that came from nowhere, is an
@@ -456,7 +465,7 @@ impl Books {
     fn penalty(&mut self, penalty: &Penalty, leaf: Hash) -> Result<Who, String> {
         self.check_network(&penalty.network)?;
         if !self.leaves.contains(&penalty.evidence) {
-            return Err("what it rests on is not in the log before it".into());
+            self.unseen.entry(penalty.evidence).or_insert(self.index);
         }
         self.penalties.insert(leaf, penalty.worker);
         Ok(Who::OneOf(Signer::Treasury, KeyRole::Treasury))
