@@ -48,7 +48,7 @@ pub(super) struct Books {
     receipts: u64,
     reversed: u64,
     index: u64,
-    /// The latest end of a receipt or time of a settlement, in Unix seconds.
+    /// The latest end of a receipt, or time of a settlement or correction, in Unix seconds.
     latest: u64,
 }
 
@@ -348,8 +348,7 @@ impl Books {
     fn delegation(&mut self, delegation: &Delegation) -> Result<Who, String> {
         self.check_network(&delegation.network)?;
         let parties = (delegation.worker.digest(), delegation.payee());
-        // The latest is looked at first, as at the ledger.
-        self.delegations.entry(parties).or_default().insert(0, delegation.clone());
+        self.delegations.entry(parties).or_default().push(delegation.clone());
         Ok(Who::These(vec![Signer::Wallet.verifier(&delegation.network, delegation.wallet)]))
     }
 
@@ -427,6 +426,13 @@ impl Books {
         if settled.is_reversed {
             return Err("its settlement is reversed already".into());
         }
+        // Dated back, it would be in time for what was final already; as much as with a settlement may lie between.
+        if correction.at.saturating_add(2 * CLOCK_SKEW_SECONDS) < self.latest {
+            return Err(format!(
+                "it is dated back to {}, the log before it has come to {}",
+                correction.at, self.latest
+            ));
+        }
         if correction.at >= settled.pending_until {
             return Err(format!(
                 "its settlement was final at {}, it is of {}",
@@ -438,6 +444,7 @@ impl Books {
         *self.wallets.entry(settled.payee).or_default() -= amount;
         *self.payers.entry(settled.payer).or_default() += amount;
         self.reversed += 1;
+        self.latest = self.latest.max(correction.at);
         Ok(Who::OneOf(Signer::Treasury, KeyRole::Treasury))
     }
 

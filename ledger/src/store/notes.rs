@@ -8,7 +8,7 @@ use kvasir_wire::note::Note;
 use rusqlite::params;
 
 use super::receipts::accepted;
-use super::{Owner, Writing, at, rows, signed};
+use super::{CLOCK_SKEW_SECONDS, Owner, Writing, at, rows, signed};
 use crate::api::Accepted;
 use crate::refusal::{LedgerError, Refusal};
 
@@ -129,7 +129,19 @@ impl Writing<'_> {
             )
             .into());
         }
-        // Whoever audits the log has no clock but the notes': one that says that it came too late would make the log a wrong one.
+        // Whoever audits the log has no clock but the notes': what is dated wrong there would make the log a wrong one.
+        if correction.at.abs_diff(self.now) > CLOCK_SKEW_SECONDS {
+            return Err(Refusal::new(
+                422,
+                "clock_skew",
+                format!(
+                    "the correction was made at {}, the ledger's clock says {} (Unix seconds)",
+                    correction.at, self.now
+                ),
+                "set the clocks of treasury and ledger, then sign the correction again and send it at once",
+            )
+            .into());
+        }
         if correction.at >= settled.pending_until {
             return Err(Refusal::new(
                 409,
