@@ -237,7 +237,12 @@ impl Service {
         question: impl FnOnce(Answers<'_>) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<Json<T>, Failure> {
         let inner = self.0.clone();
-        let answer = tokio::task::spawn_blocking(move || inner.readers.ask(question)).await;
+        let turn = inner.readers.turn().await?;
+        let answer = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            inner.readers.ask(question)
+        });
+        let answer = answer.await;
         Ok(Json(answer.map_err(|_| LedgerError::Busy("the reader has failed"))??))
     }
 }

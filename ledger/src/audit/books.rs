@@ -38,7 +38,7 @@ pub(super) struct Books {
     penalties: HashMap<Hash, KeyDigest>,
     /// Texts of all entries but receipts, whose numbers tell them apart.
     texts: HashSet<[u8; 32]>,
-    /// Leaf hashes that a penalty may rest on: all but receipts', which are found by session and number.
+    /// Leaf hashes of all entries but receipts, which are too many to be kept for the few that a penalty rests on.
     leaves: HashSet<Hash>,
     /// What penalties rest on and is none of [`Books::leaves`], so a receipt or nothing: by leaf hash, the first such penalty.
     unseen: HashMap<Hash, u64>,
@@ -274,7 +274,7 @@ impl Books {
         let worker = self
             .delegations
             .get(&(terms.worker, terms.payee))
-            .and_then(|given| given.iter().find(|one| holds(one.from, one.until, receipt.to)));
+            .and_then(|given| given.iter().rev().find(|one| holds(one.from, one.until, receipt.to)));
         let worker = worker.ok_or("no delegation of its payee to its worker holds at its end")?.worker;
         let backbone = grant.backbone;
         let added = self.place(receipt, ReceiptId(entry.note.text_digest()))?;
