@@ -91,7 +91,7 @@ pub fn make_whole<E: From<io::Error>>(
     // After a rename it is gone, which is what is wanted.
     let _ = fs::remove_file(&draft);
     result?;
-    Ok(sync_folder(path)?)
+    Ok(sync_folder_of(path)?)
 }
 
 /// Removes what processes that were ended left of a file: every draft of it, so nobody else may be writing it now.
@@ -170,13 +170,21 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Has the name of a file on the disk: what is new, gone or renamed in its folder.
+///
+/// # Errors
+/// What the system says.
 #[cfg(unix)]
-fn sync_folder(path: &Path) -> io::Result<()> {
+pub fn sync_folder_of(path: &Path) -> io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
 
+/// Has the name of a file on the disk: nothing that could be asked for here.
+///
+/// # Errors
+/// None.
 #[cfg(not(unix))]
-fn sync_folder(_path: &Path) -> io::Result<()> {
+pub fn sync_folder_of(_path: &Path) -> io::Result<()> {
     Ok(())
 }
 

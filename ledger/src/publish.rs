@@ -63,6 +63,8 @@ pub struct Publisher {
     /// Cosignatures of the head, by witness; what is missing is asked for again.
     cosigned: Vec<Option<SignatureLine>>,
     cosigned_head: Option<SignedCheckpoint>,
+    /// The checkpoint that this value knows to be on the disk where readers look.
+    shown: Option<Vec<u8>>,
 }
 
 /// What stands at the log's address now.
@@ -86,7 +88,7 @@ impl Publisher {
         let origin = head.read()?.origin;
         std::fs::create_dir_all(&files.folder).map_err(|error| failed(&files.folder, &error))?;
         let cosigned = vec![None; files.witnesses.len()];
-        Ok(Self { files, entries, head, origin, staging: None, cosigned, cosigned_head: None })
+        Ok(Self { files, entries, head, origin, staging: None, cosigned, cosigned_head: None, shown: None })
     }
 
     /// The log's verifier key, as policies write it.
@@ -178,10 +180,12 @@ impl Publisher {
             .map_err(|error| failed(&self.files.folder, &error))?;
         let bytes = shown.note().to_string().into_bytes();
         let there = source.read(CHECKPOINT_PATH, MAX_CHECKPOINT_BYTES).unwrap_or(None);
-        if there.as_ref() != Some(&bytes) {
+        // One that is there, and that nobody saw reach the disk, is written again: an error of the disk is told once.
+        if there.as_ref() != Some(&bytes) || self.shown.as_ref() != Some(&bytes) {
             let path = self.files.folder.join(CHECKPOINT_PATH);
             write_whole(&path, &bytes, Existing::Replace, Readers::Anyone)
                 .map_err(|error| failed(&path, &error))?;
+            self.shown = Some(bytes);
             info!(size = head.size, root = %head.root, "published");
         }
         if let Some(staging) = &mut self.staging {

@@ -16,7 +16,7 @@ use super::{report, unix_now};
 use crate::config::{
     ConfigFlags, DEFAULT_CONFIG, HEAD, LEDGER_KEY, LOG_KEY, LOG_VKEY, LedgerToml, read_secret, write_secret,
 };
-use crate::files::{Existing, Readers, write_whole};
+use crate::files::{Existing, Readers, sync_folder_of, write_whole};
 use crate::head::HeadFile;
 use crate::log::log_verifier;
 use crate::plain_text::LineWriter;
@@ -106,7 +106,11 @@ impl Init {
             Store::create(&store, &self.network)?;
         }
         let log = make_log(&self.folder, &self.network)?;
-        fs::rename(&unfinished, &config)
+        let named = fs::rename(&unfinished, &config).and_then(|()| {
+            // A name that the next power failure may take back is none yet: the next `init` has to find its work unfinished.
+            sync_folder_of(&config).inspect_err(|_| drop(fs::rename(&config, &unfinished)))
+        });
+        named
             .with_context(|| format!("{}: cannot be written; run the same `init` again", config.display()))?;
         let object = json!({
             "network": file.network,
