@@ -25,8 +25,8 @@ use kvasir_wire::money::{MeteredBytes, NanoKvr, PricePerByte};
 use kvasir_wire::note::{Note, Signer};
 use kvasir_wire::receipt::{Receipt, ReceiptId};
 use network::good_log::{
-    FOUNDATION, Files, LEDGER_SEED, LOG_SEED, SEEN_AT, entries, head, next, note_of, origin, policy,
-    published, secret, session, settlement, witness_key,
+    FOUNDATION, Files, LEDGER_SEED, LOG_SEED, SEEN_AT, entries, head, note_of, origin, policy, published,
+    secret, session, settlement, witness_key,
 };
 use network::{Network, START};
 
@@ -809,7 +809,7 @@ fn faults_of_a_dishonest_log_are_named_by_their_entry() {
             "a reversal dated back into the time for it",
             |scene| {
                 // Final after a day, and the log has gone on beyond it.
-                let mut late = next(&scene.network, 77, None);
+                let mut late = network::good_log::next(&scene.network, 77, None);
                 late.to = START + 1000 + 24 * 3600;
                 scene.append(scene.network.sign(&late));
                 scene.append(scene.correction(START + 2000).sign(&scene.network.treasury).unwrap())
