@@ -22,7 +22,7 @@ const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 const HIDDEN: u32 = 8;
 const WIDTH: u32 = 4;
 const LIMITS: KernelLimits =
-    KernelLimits { memory_bytes: 8 << 20, fuel_per_call: 200_000, deadline: Duration::from_secs(5) };
+    KernelLimits { memory_bytes: 8 << 20, fuel_per_call: 200_000, rows_per_call: u32::MAX, deadline: Duration::from_secs(5) };
 const MANIFEST: &str = "schema = 1\nname = \"kvasir:fuzzed\"\nversion = \"0.1.0\"\nkernel_revision = 1\n\
     world = \"kvasir:expert/expert-kernel@0.1.0\"\nclass = \"exact\"\nformats = [\"F32\"]\nmin_host = \"0.1.0\"\n\
     [limits]\nmemory_bytes = 8388608\nfuel_per_call = 200000\nrows_per_call = 64\n";

@@ -27,13 +27,14 @@ const MAX_IDLE: Duration = Duration::from_secs(5);
 pub const MAX_ANSWER_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Codes of refusals that hold only until somebody does what the refusal says; then the same note is taken.
-pub const CURABLE_CODES: [&str; 7] = [
+pub const CURABLE_CODES: [&str; 8] = [
     "clock_ahead",
     "clock_skew",
     "unknown_grant",
     "unknown_price",
     "unknown_delegation",
     "delegation_expired",
+    "account_unfunded",
     "unknown_hub",
 ];
 
@@ -119,7 +120,7 @@ impl ClientError {
     }
 
     /// True where the ledger refused, but will take the very same note once somebody has done what it says: a clock is set, a
-    /// missing grant, price, delegation or key arrives. See [`CURABLE_CODES`].
+    /// missing grant, price, delegation, key or funding arrives. See [`CURABLE_CODES`].
     pub fn is_curable(&self) -> bool {
         self.code().is_some_and(|code| CURABLE_CODES.contains(&code))
     }

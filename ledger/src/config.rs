@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvasir_wire::key::{PublicKey, SecretKey};
-use kvasir_wire::note::NetworkName;
+use kvasir_wire::note::{MAX_NOTE_SIGNATURES, NetworkName};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{Existing, Readers, read_regular_text, write_whole};
@@ -27,6 +27,8 @@ pub const LOG_KEY: &str = "log.key";
 pub use crate::publish::LOG_VKEY;
 /// The database of the signed head.
 pub const HEAD: &str = "head.db";
+/// Most witnesses: a head is a note, and one of its lines is the log's own.
+pub const MAX_WITNESSES: usize = MAX_NOTE_SIGNATURES - 1;
 /// Folder of the public log's files.
 const PUBLISHED: &str = "log";
 /// Largest settings or key file that is read.
@@ -222,8 +224,14 @@ pub fn check_roles(keys: &Keys) -> Result<()> {
     Ok(())
 }
 
-/// Two lines of one key would count one witness twice.
+/// Two lines of one key would count one witness twice, and a head that all had cosigned must be a note still.
 fn quorum(quorum: usize, witnesses: &[KnownWitness]) -> Result<usize> {
+    if witnesses.len() > MAX_WITNESSES {
+        bail!(
+            "{} witnesses are named; a head has room for the log's own signature and those of {MAX_WITNESSES}",
+            witnesses.len()
+        );
+    }
     for (at, one) in witnesses.iter().enumerate() {
         if witnesses[..at].iter().any(|other| other.key.key() == one.key.key()) {
             bail!("witness {} has a key that another witness has too", one.key.name());

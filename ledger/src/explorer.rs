@@ -115,8 +115,12 @@ impl Explorer {
         make: impl FnOnce(&View<'_>) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         let explorer = self.clone();
-        let made = tokio::task::spawn_blocking(move || explorer.make(make)).await;
-        made.map_err(|_| LedgerError::Busy("the page could not be made"))?
+        let turn = explorer.0.readers.turn().await?;
+        let made = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            explorer.make(make)
+        });
+        made.await.map_err(|_| LedgerError::Busy("the page could not be made"))?
     }
 
     fn make<T>(&self, make: impl FnOnce(&View<'_>) -> Result<T, Problem>) -> Result<T, Problem> {

@@ -91,7 +91,7 @@ pub fn make_whole<E: From<io::Error>>(
     // After a rename it is gone, which is what is wanted.
     let _ = fs::remove_file(&draft);
     result?;
-    Ok(sync_folder(path)?)
+    Ok(sync_folder_of(path)?)
 }
 
 /// Holds the file `path`, which is made where there is none, as long as the value that it gives lives: no other process can hold
@@ -197,13 +197,21 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Has the name of a file on the disk: what is new, gone or renamed in its folder.
+///
+/// # Errors
+/// What the system says.
 #[cfg(unix)]
-fn sync_folder(path: &Path) -> io::Result<()> {
+pub fn sync_folder_of(path: &Path) -> io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
 
+/// Has the name of a file on the disk: nothing that could be asked for here.
+///
+/// # Errors
+/// None.
 #[cfg(not(unix))]
-fn sync_folder(_path: &Path) -> io::Result<()> {
+pub fn sync_folder_of(_path: &Path) -> io::Result<()> {
     Ok(())
 }
 

@@ -20,6 +20,8 @@ pub mod witness;
 #[cfg(feature = "server")]
 mod calendar;
 #[cfg(feature = "server")]
+pub mod clock_watch;
+#[cfg(feature = "server")]
 pub mod command;
 #[cfg(feature = "server")]
 pub mod config;

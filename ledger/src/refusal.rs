@@ -10,6 +10,7 @@ use rusqlite::ErrorCode;
 use thiserror::Error;
 
 use crate::api::{ErrorBody, StoredNote};
+use crate::clock_watch::ClockAhead;
 use crate::space::DiskLow;
 
 /// A note that is not accepted, or a question that cannot be answered. The caller's to mend.
@@ -71,6 +72,9 @@ pub enum LedgerError {
     /// The disk has less free space than the operator keeps. Nothing was written.
     #[error(transparent)]
     DiskLow(#[from] DiskLow),
+    /// The ledger's clock cannot be believed. Nothing was written.
+    #[error(transparent)]
+    ClockAhead(#[from] ClockAhead),
     /// The writer thread has ended or its queue is full.
     #[error("{0}")]
     Busy(&'static str),
@@ -150,6 +154,19 @@ impl LedgerError {
                     "free space on the ledger's disk, then send the same note again: it was not stored",
                 ),
             ),
+            LedgerError::ClockAhead(ahead) => {
+                let what_to_do = match ahead {
+                    ClockAhead::Jumped { .. } => {
+                        "have the ledger's operator set the clock, or restart the ledger where the time is right now; then send \
+                         the same note again: it was not stored"
+                    }
+                    ClockAhead::LongAfter { .. } => {
+                        "have the ledger's operator set the clock, or start `serve` with --trust-clock where the time is right; \
+                         then send the same note again: it was not stored"
+                    }
+                };
+                (503, body("clock_jumped", what_to_do))
+            }
             LedgerError::Busy(_) => {
                 (503, body("busy", "send the same note again in a second: it was not stored"))
             }

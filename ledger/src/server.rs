@@ -6,6 +6,7 @@
 
 mod checking;
 pub(crate) mod connections;
+mod gate;
 mod log_files;
 mod probes;
 mod publishing;
@@ -27,6 +28,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use kvasir_merkle::Hash;
+use kvasir_wire::key::SecretKey;
 use kvasir_wire::limits::MAX_NOTE_BYTES;
 use kvasir_wire::note::NetworkName;
 use serde::Deserialize;
@@ -37,12 +39,14 @@ use crate::api::{
     Accepted, AccountStatement, DEFAULT_PAGE, Ready, STORED_BEFORE, STORED_HEADER, STORED_NOW, Side,
     StatementQuery,
 };
+use crate::clock_watch::ClockWatch;
 use crate::explorer::{self, Explorer, PublicLog};
 use crate::publish::Publisher;
 use crate::refusal::{LedgerError, Refusal};
 use crate::space::SpaceMark;
 use crate::store::{Answers, Incoming, Store, sqlite_version};
 use checking::Checking;
+use gate::Gate;
 use publishing::Publishing;
 pub(crate) use reader::Readers;
 use writer::Writer;
@@ -130,6 +134,10 @@ pub struct Beside {
     pub probes: Option<PathBuf>,
     /// Space that must be free on the disk for a note to be taken.
     pub space: Option<SpaceMark>,
+    /// Watches the clock: while it cannot be believed no note is taken and nothing is posted.
+    pub watch: Option<ClockWatch>,
+    /// Signs what the settings say about keys, where that could not be written down yet; no note is taken before it is.
+    pub undeclared: Option<SecretKey>,
 }
 
 /// [`serve_within`] with more beside the API.
@@ -150,7 +158,8 @@ pub async fn serve_beside(
     let log_folder = log.as_ref().map(|log| log.folder().to_owned());
     let publishing = log.map(Publishing::start);
     let checking = Checking::new(store.keys().clone());
-    let (writer, writing) = Writer::start(store, clock.clone(), beside.space.clone())
+    let gate = Gate { space: beside.space.clone(), watch: beside.watch, undeclared: beside.undeclared };
+    let (writer, writing) = Writer::start(store, clock.clone(), gate)
         .map_err(|_| LedgerError::Busy("the system gives no thread to write with"))?;
     let more = beside.probes.map(probes::routes).unwrap_or_default();
     let space = beside.space;
@@ -226,19 +235,17 @@ impl Service {
         Ok(self.0.writer.accept(note).await?)
     }
 
-    async fn write<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&mut Store, u64) -> Result<T, LedgerError> + Send + 'static,
-    ) -> Result<T, Failure> {
-        Ok(self.0.writer.write(change).await?)
-    }
-
     async fn read<T: Send + 'static>(
         &self,
         question: impl FnOnce(Answers<'_>) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<Json<T>, Failure> {
         let inner = self.0.clone();
-        let answer = tokio::task::spawn_blocking(move || inner.readers.ask(question)).await;
+        let turn = inner.readers.turn().await?;
+        let answer = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            inner.readers.ask(question)
+        });
+        let answer = answer.await;
         Ok(Json(answer.map_err(|_| LedgerError::Busy("the reader has failed"))??))
     }
 }
@@ -349,8 +356,8 @@ async fn ready(State(service): State<Service>) -> Result<Response, Failure> {
         let checked = tokio::task::spawn_blocking(move || space.check()).await;
         free_bytes = checked.unwrap_or(Ok(None)).map_err(Failure::from);
     }
-    let writable = service.write(|store, _| store.check_writable()).await;
-    let free_bytes = match writable.and(free_bytes) {
+    let taking = service.0.writer.ready().await.map_err(Failure::from);
+    let free_bytes = match taking.and(free_bytes) {
         Ok(free_bytes) => free_bytes,
         Err(Failure(error)) => {
             let (_, body) = error.answer();

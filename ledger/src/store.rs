@@ -175,6 +175,11 @@ impl Store {
         Ok(())
     }
 
+    /// Time of the latest entry or posting in Unix seconds, 0 where there is none.
+    pub fn latest_time(&self) -> Result<u64, LedgerError> {
+        rows::latest_time(&self.connection).map_err(at(&self.path))
+    }
+
     /// Answers from this connection.
     pub fn answers(&self) -> Answers<'_> {
         Answers::new(&self.connection, &self.path)

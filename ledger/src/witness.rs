@@ -10,7 +10,7 @@ mod request;
 #[cfg(feature = "server")]
 pub mod service;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -41,8 +41,9 @@ pub struct Witness {
     key: SecretKey,
     logs: HashMap<KeyName, Vec<Verifier>>,
     folder: PathBuf,
-    /// Held from the check to the record.
-    deciding: Mutex<()>,
+    /// Held from the check to the record. The logs whose record this process has on the disk: a name in a folder may be there
+    /// and yet be lost with the power, where syncing the folder failed or a process ended before it.
+    durable: Mutex<HashSet<KeyName>>,
     /// Keeps other processes away; the system gives it back when this one ends, however that ends.
     _lock: File,
 }
@@ -109,7 +110,7 @@ impl Witness {
             known.entry(log.name().clone()).or_default().push(log);
         }
         let lock = lock(&folder)?;
-        Ok(Self { name, key, logs: known, folder, deciding: Mutex::new(()), _lock: lock })
+        Ok(Self { name, key, logs: known, folder, durable: Mutex::default(), _lock: lock })
     }
 
     /// Its public key under its name, as policies write it.
@@ -139,8 +140,7 @@ impl Witness {
         if request.old > *size {
             return Err(WitnessError::Shrinks { old: request.old, size: *size });
         }
-        // A panic elsewhere while this was held has recorded nothing or all.
-        let _deciding = self.deciding.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = self.seen(&signed.checkpoint().origin)?.map(|seen| seen.checkpoint().clone());
         let seen_size = seen.as_ref().map_or(0, |seen| seen.size);
         if request.old != seen_size {
@@ -148,9 +148,10 @@ impl Witness {
         }
         check_extends(seen.as_ref(), request.proof, *size, root).map_err(WitnessError::Inconsistent)?;
         if seen.is_none_or(|seen| seen.size != *size) {
-            self.record(&signed)?;
+            durable.remove(&signed.checkpoint().origin);
         }
         self.list(&signed.checkpoint().origin)?;
+        self.record(&signed, &mut durable)?;
         Ok(cosign(signed.note().text(), &self.name, &self.key, now).to_string())
     }
 
@@ -189,7 +190,9 @@ impl Witness {
     pub fn cosigned(&self, origin_digest: &Hash, now: u64) -> Result<Option<String>, WitnessError> {
         let named = |name: &&KeyName| sha256(&[name.as_str().as_bytes()]) == origin_digest.0;
         let Some(origin) = self.logs.keys().find(named) else { return Ok(None) };
+        let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(seen) = self.seen(origin)? else { return Ok(None) };
+        self.record(&seen, &mut durable)?;
         let line = cosign(seen.note().text(), &self.name, &self.key, now);
         let note = seen.with_lines([line]).map_err(|error| WitnessError::State {
             path: self.path(origin),
@@ -198,10 +201,18 @@ impl Witness {
         Ok(Some(note.note().to_string()))
     }
 
-    fn record(&self, signed: &SignedCheckpoint) -> Result<(), WitnessError> {
-        let path = self.path(&signed.checkpoint().origin);
+    /// Has this head on the disk before it is cosigned. It is written anew where that is not certain: an error of the disk is
+    /// told once, and syncing again would hide it.
+    fn record(&self, signed: &SignedCheckpoint, durable: &mut HashSet<KeyName>) -> Result<(), WitnessError> {
+        let origin = &signed.checkpoint().origin;
+        if durable.contains(origin) {
+            return Ok(());
+        }
+        let path = self.path(origin);
         write_whole(&path, signed.note().to_string().as_bytes(), Existing::Replace, Readers::Anyone)
-            .map_err(|source| WitnessError::State { path, source })
+            .map_err(|source| WitnessError::State { path, source })?;
+        durable.insert(origin.clone());
+        Ok(())
     }
 
     /// Has the log among those that were cosigned, on the disk.

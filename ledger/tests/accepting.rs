@@ -6,7 +6,7 @@ mod network;
 
 use kvasir_ledger::api::Accepted;
 use kvasir_ledger::store::Store;
-use kvasir_wire::account::{Grant, Price, Statement};
+use kvasir_wire::account::{Delegation, Grant, Price, Statement};
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::money::{MeteredBytes, PricePerByte};
 use kvasir_wire::note::{Note, Signer};
@@ -276,4 +276,39 @@ fn the_price_is_the_latest_that_has_begun() {
     assert_eq!(price(START + 49).unwrap(), 8);
     assert_eq!(price(START - 60).unwrap(), 7);
     assert_eq!(refused(price(START - 101)).code, "no_price");
+}
+
+#[test]
+fn one_wallet_and_one_account_without_credit_can_append_only_so_much() {
+    let network = Network::new();
+    let mut store = Store::in_memory(&network.name, network.keys()).unwrap();
+    let mut send = |note: Note| store.accept_note(note.to_string().as_bytes(), START);
+    send(network.price()).unwrap();
+    let (wallet, worker) = (network.wallet.public(), network.worker.public());
+    let delegation = |worker, until| {
+        let delegation = Delegation { network: network.name.clone(), wallet, worker, from: START, until };
+        delegation.sign(&network.wallet).unwrap()
+    };
+    // The first is the only one that holds for long, so that it is found among all of them.
+    send(delegation(worker, START + 1_000_000)).unwrap();
+    for number in 1..1_024 {
+        send(delegation(worker, START + number)).unwrap();
+    }
+    let refusal = refused(send(delegation(worker, START + 2_000_000)));
+    assert_eq!((refusal.status, refusal.code), (422, "too_many_delegations"));
+    assert!(refusal.message.contains("1024"), "{refusal}");
+    // Another worker's are others, and one that is there gets its first answer.
+    send(delegation(network.hub.public(), START + 1)).unwrap();
+    assert!(send(delegation(worker, START + 1_000_000)).unwrap().repeated);
+
+    for number in 1..=255 {
+        send(network.grant(number)).unwrap();
+    }
+    send(network.grant(1_000_000_000)).unwrap();
+    let refusal = refused(send(network.grant(256)));
+    assert_eq!((refusal.status, refusal.code), (422, "account_unfunded"));
+    send(network.fund(1, 0)).unwrap();
+    send(network.grant(256)).unwrap();
+    let late = network.first(1, 1, 1);
+    post_at(&mut store, &network.sign(&late), late.to).unwrap();
 }

@@ -445,3 +445,29 @@ fn a_refused_funding_is_not_called_open_and_nothing_can_be_forged_into_the_log()
     let log = fs::read_to_string(folder.join("serve.log")).unwrap();
     assert!(log.contains("FAKE") && !log.contains("\nFAKE") && !log.contains('\u{1b}'), "{log:?}");
 }
+
+#[test]
+fn more_witnesses_than_a_head_has_lines_for_are_refused() {
+    use kvasir_ledger::config::MAX_WITNESSES;
+    use kvasir_ledger::log::CosignerKey;
+    use kvasir_wire::key::SecretKey;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    json(folder, &["init", ".", "--network", "atlas"]);
+    let settings = fs::read_to_string(folder.join("ledger.toml")).unwrap();
+    let settings = settings.replace("witness = []\n", "");
+    let witnesses = |count: usize| {
+        let table = |number| {
+            let key = SecretKey::from_seed([u8::try_from(number).unwrap(); 32]).public();
+            let vkey = CosignerKey::new(format!("w{number}.example").parse().unwrap(), key);
+            format!("\n[[witness]]\nurl = \"http://127.0.0.1:1\"\nvkey = \"{vkey}\"\n")
+        };
+        let tables: String = (1..=count).map(table).collect();
+        fs::write(folder.join("ledger.toml"), format!("{settings}{tables}")).unwrap();
+    };
+    witnesses(MAX_WITNESSES + 1);
+    let text = complaint(&run(folder, &["publish"]));
+    assert!(text.contains("16 witnesses") && text.contains("15"), "{text}");
+    witnesses(MAX_WITNESSES);
+    json(folder, &["publish"]);
+}

@@ -208,7 +208,70 @@ fn clocks_must_agree_and_the_ledger_s_must_not_run_backwards() {
     assert_eq!((backwards.status, backwards.code), (503, "clock_backwards"));
     let (now, latest) = (START + 9, START + 10);
     assert!(backwards.message.contains(&now.to_string()) && backwards.message.contains(&latest.to_string()));
-    settle(START + 20 + 120).unwrap();
+    let first = settle(START + 20 + 120).unwrap();
+    // What is there gets its first answer, whatever the clock says.
+    for now in [START + 9, START + 5_000_000] {
+        assert_eq!(settle(now).unwrap(), Accepted { repeated: true, ..first.clone() });
+    }
+}
+
+#[test]
+fn a_correction_is_of_now_and_not_dated_back_into_the_day_of_objections() {
+    let (network, mut store) = prepared();
+    post(&mut store, &network.sign(&network.first(1, 400, 600))).unwrap();
+    let settlement = network.settlement(&[(1, 1, 1, 1_000)], 0, START + 20);
+    network.settle(&mut store, &settlement).unwrap();
+    let mut correct =
+        |at, now| store.accept_note(network.correction(settlement.id(), at).to_string().as_bytes(), now);
+    for (at, now) in [(START + 879, START + 1_000), (START + 1_121, START + 1_000)] {
+        let refusal = refused(correct(at, now));
+        assert_eq!((refusal.status, refusal.code), (422, "clock_skew"));
+        assert!(refusal.message.contains(&at.to_string()) && refusal.message.contains(&now.to_string()));
+    }
+    let first = correct(START + 880, START + 1_000).unwrap();
+    // Sent again it gets its first answer, however late.
+    let late = correct(START + 880, START + 90_000).unwrap();
+    assert_eq!(late, Accepted { repeated: true, ..first });
+}
+
+#[test]
+fn what_waits_is_listed_until_it_is_settled_and_again_when_more_comes() {
+    let (network, mut store) = prepared();
+    let waiting = |store: &Store| -> Vec<(u64, u64, u64)> {
+        let parts = store.answers().unsettled().unwrap().parts;
+        let sessions = parts.into_iter().flat_map(|part| part.sessions);
+        sessions.map(|session| (session.from_seq, session.to_seq, session.bytes)).collect()
+    };
+    let one = network.first(1, 1_000, 0);
+    let two = one.next(counters(2_000, 0), START + 10, false).unwrap();
+    let three = two.next(counters(3_000, 0), START + 10, false).unwrap();
+    let four = three.next(counters(4_000, 0), START + 10, false).unwrap();
+    // A gap is left, and settled over.
+    for receipt in [&one, &three] {
+        post(&mut store, &network.sign(receipt)).unwrap();
+    }
+    network.settle(&mut store, &network.settlement(&[(1, 1, 1, 1_000)], 0, START + 20)).unwrap();
+    assert_eq!(waiting(&store), [(2, 3, 2_000)], "not all of it was settled");
+    network.settle(&mut store, &network.settlement(&[(1, 2, 3, 2_000)], 7_000, START + 20)).unwrap();
+    assert_eq!(waiting(&store), []);
+    // What fills the gap is paid already, what comes after it is not.
+    post_at(&mut store, &network.sign(&two), START + 20).unwrap();
+    assert_eq!(waiting(&store), []);
+    post_at(&mut store, &network.sign(&four), START + 20).unwrap();
+    assert_eq!(waiting(&store), [(4, 4, 1_000)]);
+    let wallet = store.answers().wallet(network.payee()).unwrap();
+    assert_eq!((wallet.unsettled_bytes, wallet.unsettled_nanokvr), (1_000, 7_000));
+}
+
+#[test]
+fn a_settlement_that_is_final_before_the_last_sweep_is_posted_all_the_same() {
+    let (network, mut store) = prepared();
+    post(&mut store, &network.sign(&network.first(1, 400, 600))).unwrap();
+    // The clock was ahead when nothing was due, and is set right.
+    assert_eq!(store.sweep(START + 10 * PENDING_SECONDS).unwrap(), 0);
+    network.settle(&mut store, &network.settlement(&[(1, 1, 1, 1_000)], 0, START + 20)).unwrap();
+    assert_eq!(store.sweep(START + 20 + PENDING_SECONDS - 1).unwrap(), 0);
+    assert_eq!(store.sweep(START + 20 + PENDING_SECONDS).unwrap(), 1);
 }
 
 #[test]

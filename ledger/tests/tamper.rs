@@ -11,7 +11,9 @@ use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 
 use kvasir_ledger::audit::{AuditError, AuditOptions, AuditReport, audit, hash_only};
-use kvasir_ledger::log::{CHECKPOINT_PATH, Checkpoint, CosignerKey, Policy, cosign, log_verifier};
+use kvasir_ledger::log::{
+    CHECKPOINT_PATH, Checkpoint, CosignerKey, LogSource, Policy, SourceError, cosign, log_verifier,
+};
 use kvasir_merkle::{Hash, leaf_hash};
 use kvasir_wire::account::{
     Appeal, Audit, AuditVerdict, Correction, Delegation, Fund, KeyBelief, KeyRole, KeyState, Measure,
@@ -110,6 +112,18 @@ impl Scene {
         }
     }
 
+    fn penalty(&self, evidence: Hash) -> Note {
+        let penalty = Penalty {
+            network: self.network.name.clone(),
+            worker: self.network.worker.public().digest(),
+            measure: Measure::Excluded,
+            reason: "a test".into(),
+            evidence,
+            at: START,
+        };
+        penalty.sign(&self.network.treasury).unwrap()
+    }
+
     fn correction(&self, at: u64) -> Correction {
         let text = note_of(&self.entries[self.first_settlement()]);
         let settlement = Settlement::parse(text.text()).unwrap().id();
@@ -162,6 +176,8 @@ fn a_good_log_is_in_order_and_its_balances_are_exact() {
     };
     scene.append(penalty);
     scene.append(appeal.sign(&scene.network.worker).unwrap());
+    // A receipt's hash is not kept: it is looked for once more.
+    scene.append(scene.penalty(leaf_hash(&scene.entries[MIDDLE])));
     // A hub's key is replaced: what it signed stands.
     scene.append(
         scene.belief(KeyRole::Hub, &secret(61), KeyState::Believed).sign(&secret(LEDGER_SEED)).unwrap(),
@@ -176,7 +192,7 @@ fn a_good_log_is_in_order_and_its_balances_are_exact() {
     let balance = |kind: &str| report.balances.iter().find(|one| one.kind == kind).unwrap().nanokvr;
     assert_eq!((balance("pending"), balance("posted")), (9 * 21_000, 0));
     assert_eq!((balance("treasury"), balance("payer")), (-1_000_000_000_000, 1_000_000_000_000 - 9 * 21_000));
-    assert_eq!(report.signatures, 3 * RECEIPTS + 8 + 10 + 6);
+    assert_eq!(report.signatures, 3 * RECEIPTS + 8 + 10 + 7);
     let later = AuditOptions { now: START + 1000 + 24 * 3600, ..options() };
     let report = run(&published(&scene.entries), &later).unwrap();
     assert_eq!(report.balances.iter().find(|one| one.kind == "posted").unwrap().nanokvr, 9 * 21_000);
@@ -372,6 +388,30 @@ fn faults_of_the_head_are_found() {
     let elsewhere = Some(Checkpoint { origin: "x.example".parse().unwrap(), size: 1, root });
     let error = run(&good, &AuditOptions { remembered: elsewhere, ..options() }).unwrap_err();
     assert!(matches!(error, AuditError::OtherLog { .. }), "{error}");
+}
+
+#[test]
+fn a_source_that_shows_another_tile_at_the_second_look_convinces_nobody() {
+    /// The log as it is, but a leaf that a penalty rests on stands in this tile whenever it is read again.
+    struct Turning(Files, Hash, std::sync::atomic::AtomicUsize);
+    impl LogSource for Turning {
+        fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, SourceError> {
+            let mut file = self.0.read(path, limit)?;
+            if let Some(tile) = file.as_mut().filter(|_| path == "tile/0/001")
+                && self.2.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 0
+            {
+                tile[..32].copy_from_slice(self.1.as_bytes());
+            }
+            Ok(file)
+        }
+    }
+    let mut scene = Scene::new();
+    let nothing = Hash([1; 32]);
+    let at = scene.append(scene.penalty(nothing));
+    let source = Turning(published(&scene.entries), nothing, Default::default());
+    let error = audit(&source, &options(), &mut |_, _| {}).unwrap_err();
+    assert_eq!(error.index(), Some(at), "{error}");
+    assert!(error.to_string().contains("read again"), "{error}");
 }
 
 #[test]
@@ -798,6 +838,17 @@ fn faults_of_a_dishonest_log_are_named_by_their_entry() {
             "was final",
         ),
         (
+            "a reversal dated back into the time for it",
+            |scene| {
+                // Final after a day, and the log has gone on beyond it.
+                let mut late = network::good_log::next(&scene.network, 77, None);
+                late.to = START + 1000 + 24 * 3600;
+                scene.append(scene.network.sign(&late));
+                scene.append(scene.correction(START + 2000).sign(&scene.network.treasury).unwrap())
+            },
+            "dated back",
+        ),
+        (
             "a reversal twice",
             |scene| {
                 scene.append(scene.correction(START + 2000).sign(&scene.network.treasury).unwrap());
@@ -813,18 +864,22 @@ fn faults_of_a_dishonest_log_are_named_by_their_entry() {
             },
             "auditor is the worker",
         ),
+        ("a penalty on nothing", |scene| scene.append(scene.penalty(Hash([1; 32]))), "rests on"),
         (
-            "a penalty on nothing",
+            "a penalty on nothing, and a wrong entry after it",
             |scene| {
-                let penalty = Penalty {
-                    network: scene.network.name.clone(),
-                    worker: scene.network.worker.public().digest(),
-                    measure: Measure::Excluded,
-                    reason: "none".into(),
-                    evidence: Hash([1; 32]),
-                    at: START,
-                };
-                scene.append(penalty.sign(&scene.network.treasury).unwrap())
+                let at = scene.append(scene.penalty(Hash([1; 32])));
+                scene.entries.push(b"anything".to_vec());
+                at
+            },
+            "rests on",
+        ),
+        (
+            "a penalty on a receipt that comes after it",
+            |scene| {
+                let penalty = scene.penalty(leaf_hash(&scene.entries[MIDDLE]));
+                scene.entries.insert(FOUNDATION as usize, penalty.to_string().into_bytes());
+                FOUNDATION
             },
             "rests on",
         ),

@@ -117,6 +117,9 @@ fn every_change_is_found_and_its_index_named() {
         ("UPDATE accounts SET owner = zeroblob(32) WHERE kind = 'posted'", Some(6)),
         ("INSERT INTO sessions SELECT 500, zeroblob(32), worker, payer, payee, grant_leaf, price_leaf FROM sessions LIMIT 1", None),
         ("INSERT INTO receipts VALUES (500, 4, 77, 9)", None),
+        ("INSERT INTO unsettled VALUES (10)", Some(10)),
+        ("UPDATE grants SET payer = zeroblob(32)", Some(2)),
+        ("UPDATE delegations SET ends = ends + 1", Some(1)),
         ("UPDATE conflicts SET note = (SELECT note FROM entries WHERE number = 5)", Some(4)),
     ] {
         let folder = tempfile::tempdir().unwrap();

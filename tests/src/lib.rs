@@ -1,5 +1,5 @@
 //! What the tests of the whole share: where things lie, the programs of this build, reference outputs, the released
-//! plugin, the GPU, experts without a sandbox, and how a test says that it was skipped.
+//! plugin, the GPU, experts without a sandbox, a swarm in one process, and how a test says that it was skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -12,6 +12,8 @@ pub mod isolation;
 mod programs;
 pub mod reference_experts;
 pub mod released_plugin;
+#[allow(missing_docs, reason = "a scene of tests")]
+pub mod swarm_scene;
 
 pub use programs::{build_programs, program};
 

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 use kvasir_tests::root;
@@ -185,4 +186,30 @@ fn boundaries_made_of_a_package_have_one_owner() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What is compiled once for the programs must be what the tests need too: a feature that only tests ask for would build everything
+/// above it a second time, a quarter of an hour on two cores.
+#[test]
+fn programs_and_tests_share_every_feature() {
+    let features = |edges: &str| -> BTreeSet<String> {
+        let tree = Command::new(env!("CARGO"))
+            .current_dir(root())
+            .args(["tree", "--workspace", "--locked", "--offline", "--prefix", "none", "--format", "{p} {f}"])
+            .args(["--edges", edges])
+            .output()
+            .unwrap();
+        assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+        String::from_utf8(tree.stdout)
+            .unwrap()
+            .lines()
+            .map(|line| line.trim_end_matches(" (*)").replace(" (proc-macro)", ""))
+            .collect()
+    };
+    let (programs, with_tests) = (features("normal,build"), features("normal,build,dev"));
+    let alone: Vec<&String> = programs.difference(&with_tests).collect();
+    assert!(
+        alone.is_empty(),
+        "tests bring other features, so these are built twice: {alone:#?}; name what brings them in tests/Cargo.toml"
+    );
 }

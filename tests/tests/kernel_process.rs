@@ -2,8 +2,6 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod swarm_scene;
-
 use std::num::NonZeroUsize;
 use std::process::Command;
 use std::sync::Arc;
@@ -13,9 +11,9 @@ use kvasir_dispatch::Placement;
 use kvasir_experts::{
     ExpertRunner, Isolation, KernelError, KernelOptions, LocalExperts, RunnerError, RunnerOptions,
 };
+use kvasir_tests::swarm_scene::*;
 use kvasir_tests::{isolation, program};
 use kvasir_worker::Event;
-use swarm_scene::*;
 
 /// More lanes than threads, and not a divisor of the model's experts.
 const LANES: NonZeroUsize = NonZeroUsize::new(3).unwrap();

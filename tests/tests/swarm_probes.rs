@@ -2,8 +2,6 @@
 //! against the receipts of the ledger.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod swarm_scene;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -11,11 +9,11 @@ use std::path::{Path, PathBuf};
 use kvasir_backbone::{Event, Experts, GenerateOptions, TokenId, generate, generate_between};
 use kvasir_dispatch::{KeepOptions, Placement, Statistics};
 use kvasir_operate::probes::{ProbeRate, Prober};
+use kvasir_tests::swarm_scene::hostile_worker::{self, Answers};
+use kvasir_tests::swarm_scene::*;
 use kvasir_wire::id::SessionId;
 use kvasir_wire::probe::{ProbeFile, ProbeName, ProbeRecord};
 use kvasir_wire::receipt::Receipt;
-use swarm_scene::hostile_worker::{self, Answers};
-use swarm_scene::*;
 
 /// Tokens and bits of the logits of a text.
 type Text = (Vec<TokenId>, Vec<Vec<u32>>);

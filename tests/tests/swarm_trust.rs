@@ -1,13 +1,15 @@
 //! What the parties of a swarm refuse each other, and what they agree to sign.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod swarm_scene;
-
 use std::time::Duration;
 
 use kvasir_dispatch::{Deadlines, Placement, Swarm, SwarmError};
 use kvasir_link::LinkError;
 use kvasir_model::LayerIndex;
+use kvasir_tests::swarm_scene::hostile::{Lie, hand_over, pair};
+use kvasir_tests::swarm_scene::hostile_worker::{self, Answers};
+use kvasir_tests::swarm_scene::raw::{RawLink, wait_for_note};
+use kvasir_tests::swarm_scene::*;
 use kvasir_wire::account::{Grant, Statement as _};
 use kvasir_wire::frame::Kind;
 use kvasir_wire::handshake::{Class, Features, HolderHandshake, Purpose, WorkerOffer};
@@ -18,10 +20,6 @@ use kvasir_wire::receipt::{ReceiptKeys, SignedReceipt};
 use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::ticket::Role;
 use kvasir_worker::{Event, WorkerError};
-use swarm_scene::hostile::{Lie, hand_over, pair};
-use swarm_scene::hostile_worker::{self, Answers};
-use swarm_scene::raw::{RawLink, wait_for_note};
-use swarm_scene::*;
 
 const TOKENS: usize = 4;
 

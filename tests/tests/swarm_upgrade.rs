@@ -2,8 +2,6 @@
 //! computed twice, no bit moves, and every receipt names the plugin that served it. A candidate that lies is found out.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod swarm_scene;
-
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -14,12 +12,12 @@ use kvasir_experts::{KernelLimits, VerifiedPlugin};
 use kvasir_operate::settings::Settings;
 use kvasir_operate::{key_file, setup, watch_store};
 use kvasir_tests::program;
+use kvasir_tests::swarm_scene::lying_kernel::lying;
+use kvasir_tests::swarm_scene::*;
 use kvasir_wire::id::{KeyDigest, PluginDigest};
 use kvasir_wire::receipt::Receipt;
 use kvasir_wire::ticket::Role;
 use kvasir_worker::{Event, PluginSwitch, ShadowOptions, WorkerOptions};
-use swarm_scene::lying_kernel::lying;
-use swarm_scene::*;
 
 /// Live calls that a candidate must answer alike.
 const CALLS: u32 = 12;

@@ -7,7 +7,7 @@ use kvasir_numerics::{Swiglu, SwigluError};
 use kvasir_plugin::VerifiedPlugin;
 use kvasir_sandbox::{CompiledKernel, Engine, Fault, KernelLimits, SandboxError};
 
-use crate::evaluator::{Evaluator, EvaluatorError, Instance, Isolation};
+use crate::evaluator::{Evaluator, EvaluatorError, Handle, Instance, Isolation};
 use crate::lane::shape;
 
 /// What was proven.
@@ -188,18 +188,24 @@ pub(crate) fn prove(
     }
     // One instance for all, as in use: what one expert leaves behind must not change another's answer.
     let mut instance = kernel.instantiate(0, limits)?;
+    let rows_at_once = limits.grant(&kernel.request()).rows_per_call;
     let mut report = Report::default();
     for (file, bytes) in plugin.vectors() {
         let vector = GoldenVector::parse(bytes)
             .map_err(|source| ConformanceError::Vector { file: file.clone(), source })?;
-        prove_one(&mut instance, file, &vector)?;
+        prove_one(&mut instance, file, &vector, rows_at_once)?;
         report.vectors += 1;
         report.rows += vector.count;
     }
     Ok(report)
 }
 
-fn prove_one(instance: &mut Instance, file: &str, vector: &GoldenVector<'_>) -> Result<(), ConformanceError> {
+fn prove_one(
+    instance: &mut Instance,
+    file: &str,
+    vector: &GoldenVector<'_>,
+    rows_at_once: u32,
+) -> Result<(), ConformanceError> {
     let outcome =
         |expected, found: String| ConformanceError::Outcome { file: file.to_owned(), expected, found };
     let expert = Swiglu::new(vector.gate, vector.up, vector.down)
@@ -220,7 +226,7 @@ fn prove_one(instance: &mut Instance, file: &str, vector: &GoldenVector<'_>) -> 
         (Err(error), _) => return Err(outcome("a loaded expert", error.to_string())),
         (Ok(handle), _) => handle,
     };
-    let answer = instance.forward(&handle, vector.rows, vector.count as u32);
+    let answer = forward(instance, &handle, vector, rows_at_once.max(1) as usize);
     match (answer, vector.outcome) {
         (
             Err(EvaluatorError::Sandbox(SandboxError::Fault { fault: Fault::MalformedRows, .. })),
@@ -248,6 +254,25 @@ fn prove_one(instance: &mut Instance, file: &str, vector: &GoldenVector<'_>) -> 
     }
     instance.unload(handle)?;
     Ok(())
+}
+
+/// All rows of the vector, in calls of at most `rows_at_once`.
+fn forward(
+    instance: &mut Instance,
+    handle: &Handle,
+    vector: &GoldenVector<'_>,
+    rows_at_once: usize,
+) -> Result<Vec<f32>, EvaluatorError> {
+    let row_bytes = vector.rows.len() / vector.count.max(1);
+    // Bytes that are no whole rows cannot be cut, and are there to be refused.
+    if vector.count <= rows_at_once || row_bytes == 0 || row_bytes * vector.count != vector.rows.len() {
+        return instance.forward(handle, vector.rows, vector.count as u32);
+    }
+    let mut values = Vec::with_capacity(vector.count * vector.down.rows());
+    for rows in vector.rows.chunks(rows_at_once * row_bytes) {
+        values.extend(instance.forward(handle, rows, (rows.len() / row_bytes) as u32)?);
+    }
+    Ok(values)
 }
 
 fn told(answer: Result<Vec<f32>, EvaluatorError>) -> String {

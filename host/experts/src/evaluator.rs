@@ -130,7 +130,8 @@ impl Evaluator {
         match self {
             Evaluator::InProcess(kernel) => Ok(Instance::InProcess(kernel.instantiate(limits)?)),
             Evaluator::Process { kernel, request } => {
-                let KernelLimits { memory_bytes, fuel_per_call, deadline } = limits.grant(request);
+                // Rows are counted on this side, by who calls.
+                let KernelLimits { memory_bytes, fuel_per_call, deadline, .. } = limits.grant(request);
                 let limits = InstanceLimits { memory_bytes, fuel_per_call, deadline };
                 Ok(Instance::Process(kernel.instantiate(lane, limits)?))
             }

@@ -108,7 +108,7 @@ impl Lane {
         let Some(room) = self.instances[held.room].as_mut() else {
             return Err(RunnerError::NotHeld { layer, expert });
         };
-        let at_once = shared.kernel.request().rows_per_call.max(1) as usize;
+        let at_once = shared.limits.grant(&shared.kernel.request()).rows_per_call.max(1) as usize;
         for (rows_now, out) in request.rows.chunks(at_once).zip(out.chunks_mut(at_once * rows.hidden)) {
             let bytes = select(rows, rows_now, &mut self.gathered);
             let answered = room.instance.forward_into(&held.handle, bytes, rows_now.len() as u32, out);

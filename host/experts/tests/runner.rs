@@ -25,6 +25,7 @@ fn options(instances: usize) -> RunnerOptions {
         limits: KernelLimits {
             fuel_per_call: 1_000_000,
             memory_bytes: 64 << 20,
+            rows_per_call: u32::MAX,
             deadline: Duration::from_secs(60),
         },
         held_bytes: None,
@@ -179,6 +180,25 @@ fn a_lane_opens_another_instance_when_one_is_full() {
     let values = runner.each(LAYER, RowFormat::Float32, &rows(&[0]), HIDDEN, &wanted).unwrap();
     assert_eq!(values, [1.0; 2 * HIDDEN]);
     assert_eq!(runner.failures(), 0);
+}
+
+#[test]
+fn a_call_has_no_more_rows_than_the_lesser_of_policy_and_request() {
+    let limits = KernelLimits { rows_per_call: 3, ..options(1).limits };
+    let source = Zeros::new();
+    // The fixture asks for 64 rows a call, and answers how many it got.
+    for (limits, count, due) in [
+        (limits, 7, [3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 1.0].to_vec()),
+        (options(1).limits, 65, [vec![64.0; 64], vec![1.0]].concat()),
+    ] {
+        let runner = runner("tells-rows", RunnerOptions { limits, ..options(1) });
+        let all: Vec<u32> = (0..count).collect();
+        let rows = rows(&vec![0; count as usize]);
+        let values =
+            runner.each_from(&source, LAYER, RowFormat::Float32, &rows, HIDDEN, &[request(0, &all)]).unwrap();
+        let first: Vec<f32> = values.iter().step_by(HIDDEN).copied().collect();
+        assert_eq!(first, due);
+    }
 }
 
 #[test]

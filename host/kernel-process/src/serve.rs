@@ -124,7 +124,9 @@ impl<'a> Serving<'a> {
             Request::Ping => {}
             Request::Instantiate { instance, memory_bytes, fuel_per_call, deadline_nanoseconds } => {
                 let deadline = Duration::from_nanos(deadline_nanoseconds);
-                let made = self.kernel.instantiate(KernelLimits { memory_bytes, fuel_per_call, deadline });
+                // The host cuts its calls to the rows that the kernel may be given.
+                let limits = KernelLimits { memory_bytes, fuel_per_call, rows_per_call: u32::MAX, deadline };
+                let made = self.kernel.instantiate(limits);
                 let made = made.map_err(|error| Failure::Kernel { error, fatal: true })?;
                 self.instances.insert(instance, Held { instance: made, experts: HashMap::new() });
             }

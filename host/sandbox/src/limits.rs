@@ -50,6 +50,8 @@ pub struct KernelLimits {
     pub memory_bytes: u64,
     /// Fuel for one call, about one per instruction; `u64::MAX` leaves the deadline as the only bound.
     pub fuel_per_call: u64,
+    /// Most rows that the kernel is given in one call: who calls cuts longer ones, which changes no result.
+    pub rows_per_call: u32,
     /// Wall clock for one call.
     pub deadline: Duration,
 }
@@ -60,6 +62,7 @@ impl Default for KernelLimits {
         KernelLimits {
             memory_bytes: MAX_ADDRESSABLE_BYTES,
             fuel_per_call: u64::MAX,
+            rows_per_call: u32::MAX,
             deadline: Duration::from_secs(10),
         }
     }
@@ -71,6 +74,7 @@ impl KernelLimits {
         KernelLimits {
             memory_bytes: self.memory_bytes.min(request.memory_bytes),
             fuel_per_call: self.fuel_per_call.min(request.fuel_per_call),
+            rows_per_call: self.rows_per_call.min(request.rows_per_call),
             deadline: self.deadline,
         }
     }

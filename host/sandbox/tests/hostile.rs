@@ -14,8 +14,12 @@ use kvasir_sandbox::{
 
 const HIDDEN: u32 = 8;
 const WIDTH: u32 = 4;
-const BOUNDED: KernelLimits =
-    KernelLimits { memory_bytes: 64 << 20, fuel_per_call: 10_000_000, deadline: Duration::from_secs(60) };
+const BOUNDED: KernelLimits = KernelLimits {
+    memory_bytes: 64 << 20,
+    fuel_per_call: 10_000_000,
+    rows_per_call: u32::MAX,
+    deadline: Duration::from_secs(60),
+};
 
 fn engine() -> Engine {
     Engine::shared().unwrap()
@@ -143,7 +147,10 @@ fn the_plugin_gets_no_more_than_it_asked_for() {
     };
     let kernel = CompiledKernel::compile(&engine(), &plugin::verified(&contents)).unwrap();
     let instance = kernel.instantiate(BOUNDED).unwrap();
-    assert_eq!(instance.limits(), KernelLimits { memory_bytes: 1 << 20, fuel_per_call: 1_000, ..BOUNDED });
+    assert_eq!(
+        instance.limits(),
+        KernelLimits { memory_bytes: 1 << 20, fuel_per_call: 1_000, rows_per_call: 64, ..BOUNDED }
+    );
 }
 
 #[test]

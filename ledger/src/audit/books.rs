@@ -40,15 +40,17 @@ pub(super) struct Books {
     penalties: HashMap<Hash, KeyDigest>,
     /// Texts of all entries but receipts, whose numbers tell them apart.
     texts: HashSet<[u8; 32]>,
-    /// Leaf hashes that a penalty may rest on: all but receipts', which are found by session and number.
+    /// Leaf hashes of all entries but receipts, which are too many to be kept for the few that a penalty rests on.
     leaves: HashSet<Hash>,
+    /// What penalties rest on and is none of [`Books::leaves`], so a receipt or nothing: by leaf hash, the first such penalty.
+    unseen: HashMap<Hash, u64>,
     funded: i128,
     payers: BTreeMap<KeyDigest, i128>,
     wallets: BTreeMap<WalletDigest, i128>,
     receipts: u64,
     reversed: u64,
     index: u64,
-    /// The latest end of a receipt or time of a settlement, in Unix seconds.
+    /// The latest end of a receipt, or time of a settlement or correction, in Unix seconds.
     latest: u64,
 }
 
@@ -84,6 +86,7 @@ impl Books {
             penalties: HashMap::new(),
             texts: HashSet::new(),
             leaves: HashSet::new(),
+            unseen: HashMap::new(),
             funded: 0,
             payers: BTreeMap::new(),
             wallets: BTreeMap::new(),
@@ -140,6 +143,12 @@ impl Books {
             "it is of {at}, a time to come: nothing in this log can be later than {}",
             self.not_after
         ))
+    }
+
+    /// Leaf hashes that penalties rest on and that must still be found in the log: each before the entry with this index, the
+    /// first penalty that names it.
+    pub(super) fn unseen(&self) -> impl Iterator<Item = (Hash, u64)> + '_ {
+        self.unseen.iter().map(|(leaf, index)| (*leaf, *index))
     }
 
     /// The balances as of `now`, and what else a report says. An account below zero, or credit that came from nowhere, is an
@@ -286,7 +295,7 @@ impl Books {
         let worker = self
             .delegations
             .get(&(terms.worker, terms.payee))
-            .and_then(|given| given.iter().find(|one| holds(one.from, one.until, receipt.to)));
+            .and_then(|given| given.iter().rev().find(|one| holds(one.from, one.until, receipt.to)));
         let worker = worker.ok_or("no delegation of its payee to its worker holds at its end")?.worker;
         let backbone = grant.backbone;
         let added = self.place(receipt, ReceiptId(entry.note.text_digest()))?;
@@ -360,8 +369,7 @@ impl Books {
     fn delegation(&mut self, delegation: &Delegation) -> Result<Who, String> {
         self.check_network(&delegation.network)?;
         let parties = (delegation.worker.digest(), delegation.payee());
-        // The latest is looked at first, as at the ledger.
-        self.delegations.entry(parties).or_default().insert(0, delegation.clone());
+        self.delegations.entry(parties).or_default().push(delegation.clone());
         Ok(Who::These(vec![Signer::Wallet.verifier(&delegation.network, delegation.wallet)]))
     }
 
@@ -439,6 +447,13 @@ impl Books {
         if settled.is_reversed {
             return Err("its settlement is reversed already".into());
         }
+        // Dated back, it would be in time for what was final already; as much as with a settlement may lie between.
+        if correction.at.saturating_add(2 * CLOCK_SKEW_SECONDS) < self.latest {
+            return Err(format!(
+                "it is dated back to {}, the log before it has come to {}",
+                correction.at, self.latest
+            ));
+        }
         if correction.at >= settled.pending_until {
             return Err(format!(
                 "its settlement was final at {}, it is of {}",
@@ -450,6 +465,7 @@ impl Books {
         *self.wallets.entry(settled.payee).or_default() -= amount;
         *self.payers.entry(settled.payer).or_default() += amount;
         self.reversed += 1;
+        self.latest = self.latest.max(correction.at);
         Ok(Who::OneOf(Signer::Treasury, KeyRole::Treasury))
     }
 
@@ -477,7 +493,7 @@ impl Books {
     fn penalty(&mut self, penalty: &Penalty, leaf: Hash) -> Result<Who, String> {
         self.check_network(&penalty.network)?;
         if !self.leaves.contains(&penalty.evidence) {
-            return Err("what it rests on is not in the log before it".into());
+            self.unseen.entry(penalty.evidence).or_insert(self.index);
         }
         self.penalties.insert(leaf, penalty.worker);
         Ok(Who::OneOf(Signer::Treasury, KeyRole::Treasury))

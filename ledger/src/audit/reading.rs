@@ -1,5 +1,6 @@
 //! Bundles and tiles through the books: fetched and hashed in batches, read and verified on all cores, booked in order.
 
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 
 use kvasir_merkle::{Accumulator, Hash, leaf_hash};
@@ -27,7 +28,7 @@ pub(super) fn read_all(
 ) -> Result<u64, AuditError> {
     let mut tree = Growing::new(source, head, options.remembered.as_ref());
     let mut signatures = 0;
-    for_each_batch(head.size, options.threads, |batch| {
+    let taken = for_each_batch(head.size, options.threads, |batch| {
         let read = on_threads(batch, options.threads, |bundle| read_bundle(source, *bundle, head.size));
         let mut checks: Vec<(u64, Entry, Signers)> = Vec::new();
         let booked = read.into_iter().try_for_each(|(entries, stopped)| {
@@ -54,9 +55,53 @@ pub(super) fn read_all(
                 Ok(())
             }
         }
-    })?;
+    });
+    let until = match &taken {
+        Ok(()) => head.size,
+        // A penalty before the wrong entry may be wrong too, and is named then; what is no entry's fault stays as it is.
+        Err(error) => error.index().unwrap_or(0),
+    };
+    look_back(source, head, &tree.all, books.unseen().filter(|(_, index)| *index < until).collect())?;
+    taken?;
     tree.finish()?;
     Ok(signatures)
+}
+
+/// A second look at the tiles of level 0 of the entries in `read`, for what penalties rest on: receipts, whose hashes are not
+/// kept. Each leaf in `missing` must stand before the entry with its index. That the tiles are those that were read before is
+/// seen by their root. Nothing is read where nothing is missing.
+fn look_back(
+    source: &dyn LogSource,
+    head: &Checkpoint,
+    read: &Accumulator,
+    mut missing: HashMap<Hash, u64>,
+) -> Result<(), AuditError> {
+    let Some(first) = missing.values().min().copied() else { return Ok(()) };
+    let wrong = |index, reason: &str| AuditError::Entry { index, reason: reason.into() };
+    let mut again = Accumulator::new();
+    while again.size() < read.size() {
+        let at = again.size();
+        let place = at / TILE_HASHES;
+        let tile = TileCoordinates::in_tree(0, place, head.size);
+        let tile = tile.ok_or_else(|| wrong(at, "a tile beyond the log"))?;
+        let left = usize::try_from(read.size() - at).unwrap_or(usize::MAX);
+        for leaf in read_tile(source, tile, at)?.into_iter().take(left) {
+            if missing.get(&leaf).is_some_and(|before| again.size() < *before) {
+                missing.remove(&leaf);
+            }
+            again.push(leaf);
+        }
+    }
+    if again.root() != read.root() {
+        return Err(wrong(
+            first,
+            "the tiles before it were others when they were read again for what it rests on",
+        ));
+    }
+    match missing.values().min() {
+        Some(index) => Err(wrong(*index, "what it rests on is not in the log before it")),
+        None => Ok(()),
+    }
 }
 
 /// Reads and hashes the whole log, and looks into no entry.

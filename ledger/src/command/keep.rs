@@ -13,15 +13,17 @@ use serde_json::json;
 use tracing_subscriber::EnvFilter;
 
 use super::{report, unix_now};
+use crate::clock_watch::{ClockWatch, steady_clock};
 use crate::config::{
     ConfigFlags, DEFAULT_CONFIG, HEAD, LEDGER_KEY, LOG_KEY, LOG_VKEY, LedgerToml, check_roles, read_secret,
     write_secret,
 };
-use crate::files::{Existing, Readers, hold, write_whole};
+use crate::files::{Existing, Readers, hold, sync_folder_of, write_whole};
 use crate::head::HeadFile;
 use crate::log::log_verifier;
 use crate::plain_text::LineWriter;
 use crate::publish::Publisher;
+use crate::refusal::LedgerError;
 use crate::server::{Beside, ServeLimits, listen, serve_beside, system_clock};
 use crate::space::{SpaceMark, free_space};
 use crate::store::{Keys, Store, name_origin, sqlite_version};
@@ -72,6 +74,9 @@ pub(super) struct Serve {
     /// Bytes that stay free on the disk of the database [default: 256 MiB]; with fewer, notes are refused. 0: never
     #[arg(long, env = "KVASIR_LEDGER_MIN_FREE_BYTES", value_name = "N")]
     min_free_bytes: Option<u64>,
+    /// Believe the clock at the start, although the latest entry is more than 30 days old
+    #[arg(long)]
+    trust_clock: bool,
     /// Folder of probe records to serve under /probes, as `kvasir run --probes` writes them; anybody may read them
     #[arg(long, env = "KVASIR_LEDGER_PROBES", value_name = "FOLDER")]
     probes: Option<PathBuf>,
@@ -115,7 +120,11 @@ impl Init {
         }
         let log = make_log(&self.folder, &self.network)?;
         name_origin(&store, &self.network, log.name())?;
-        fs::rename(&unfinished, &config)
+        let named = fs::rename(&unfinished, &config).and_then(|()| {
+            // A name that the next power failure may take back is none yet: the next `init` has to find its work unfinished.
+            sync_folder_of(&config).inspect_err(|_| drop(fs::rename(&config, &unfinished)))
+        });
+        named
             .with_context(|| format!("{}: cannot be written; run the same `init` again", config.display()))?;
         let object = json!({
             "network": file.network,
@@ -210,26 +219,29 @@ impl Serve {
         if let Some(bytes) = self.max_store_bytes.or(settings.max_store_bytes) {
             store.limit_size(bytes)?;
         }
-        match &ledger_key {
-            Some(key) => match store.declare_keys(key, unix_now()) {
-                Ok(0) => {}
-                Ok(new) => tracing::info!(new, "keys written down"),
-                // Questions can still be answered; nothing is accepted that rests on a key that is not written down.
-                Err(error) if store.check_writable().is_err() => {
-                    tracing::error!("the keys of the settings cannot be written down: {error}");
-                }
-                Err(error) => return Err(error.into()),
-            },
-            None => tracing::warn!(
-                "no {LEDGER_KEY} beside the settings: auditors cannot tell whom this ledger believes"
-            ),
+        let mut watch = ClockWatch::new(steady_clock(), self.trust_clock);
+        let ahead = watch.check(unix_now(), store.latest_time()?).err();
+        if let Some(ahead) = &ahead {
+            tracing::error!("not ready, only questions are answered: {ahead}");
         }
+        let undeclared = match ledger_key {
+            Some(key) if ahead.is_some() => Some(key),
+            Some(key) => declare(&mut store, key)?,
+            None => {
+                tracing::warn!(
+                    "no {LEDGER_KEY} beside the settings: auditors cannot tell whom this ledger believes"
+                );
+                None
+            }
+        };
         let log = log_files.map(Publisher::open).transpose()?;
         match &log {
             Some(log) => tracing::info!(vkey = %log.verifier(), "publishing"),
             None => tracing::warn!("no {LOG_KEY} beside the settings: nothing is published"),
         }
-        if let Err(error) = store.check_writable() {
+        if undeclared.is_none()
+            && let Err(error) = store.check_writable()
+        {
             tracing::error!("not ready, only questions are answered: {error}");
         }
         let least = self.min_free_bytes.unwrap_or(settings.min_free_bytes);
@@ -246,8 +258,17 @@ impl Serve {
             let (listener, address) =
                 listen(wanted).await.with_context(|| format!("cannot listen on {wanted}; is it taken?"))?;
             report(json, &json!({ "listening": address.to_string() }), &format!("listening on {address}"))?;
-            let (limits, beside) = (ServeLimits::default(), Beside { log, probes: self.probes, space });
-            serve_beside(limits, listener, store, settings.network, system_clock(), beside, stop).await?;
+            let beside = Beside { log, probes: self.probes, space, watch: Some(watch), undeclared };
+            serve_beside(
+                ServeLimits::default(),
+                listener,
+                store,
+                settings.network,
+                system_clock(),
+                beside,
+                stop,
+            )
+            .await?;
             Ok(())
         })
     }
@@ -273,6 +294,25 @@ fn hold_store(store: &mut Store) -> Result<Option<fs::File>> {
             Ok(None)
         }
         Err(error) => Err(error).with_context(|| format!("{}: cannot be held", path.display())),
+    }
+}
+
+/// Writes down what the settings say about keys. Where the file takes nothing now the key is given back, to do it later: questions
+/// can be answered meanwhile, and nothing is accepted that rests on a key that is not written down.
+fn declare(store: &mut Store, key: SecretKey) -> Result<Option<SecretKey>> {
+    match store.declare_keys(&key, unix_now()) {
+        Ok(0) => Ok(None),
+        Ok(new) => {
+            tracing::info!(new, "keys written down");
+            Ok(None)
+        }
+        Err(error @ LedgerError::Database { .. }) => {
+            tracing::error!(
+                "not ready, only questions are answered: the keys of the settings cannot be written down: {error}"
+            );
+            Ok(Some(key))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

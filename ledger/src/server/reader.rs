@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kvasir_wire::note::NetworkName;
 use rusqlite::Connection;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::refusal::LedgerError;
 use crate::store::{Answers, open_for_reading};
@@ -16,6 +17,7 @@ const READERS: usize = 4;
 pub(crate) struct Readers {
     connections: Vec<Mutex<Connection>>,
     next: AtomicUsize,
+    turns: Arc<Semaphore>,
     path: PathBuf,
 }
 
@@ -23,7 +25,19 @@ impl Readers {
     pub(super) fn open(path: &Path, network: &NetworkName) -> Result<Self, LedgerError> {
         let open = |_| open_for_reading(path, network).map(Mutex::new);
         let connections = (0..READERS).map(open).collect::<Result<_, _>>()?;
-        Ok(Self { connections, next: AtomicUsize::new(0), path: path.to_owned() })
+        Ok(Self {
+            connections,
+            next: AtomicUsize::new(0),
+            turns: Arc::new(Semaphore::new(READERS)),
+            path: path.to_owned(),
+        })
+    }
+
+    /// Waits until fewer than [`READERS`] visitors are being answered: whoever hangs up meanwhile has cost nothing. Held until the
+    /// answer is there.
+    pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit, LedgerError> {
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        turn.map_err(|_| LedgerError::Busy("the readers have ended"))
     }
 
     pub(crate) fn ask<T>(

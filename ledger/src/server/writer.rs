@@ -7,21 +7,20 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 use tracing::{error, info};
 
+use super::gate::Gate;
 use super::{Clock, MAX_WAITING_WRITES, SWEEP_EVERY};
 use crate::api::Accepted;
 use crate::refusal::LedgerError;
-use crate::space::SpaceMark;
 use crate::store::{Incoming, MAX_GROUP, Store};
 
 /// Name of the thread.
 const WRITER: &str = "ledger-writer";
 
-type Change = Box<dyn FnOnce(&mut Store, u64) + Send>;
 type Answer = oneshot::Sender<Result<Accepted, LedgerError>>;
 
 enum Job {
     Note(Box<Incoming>, Answer),
-    Change(Change),
+    Ready(oneshot::Sender<Result<(), LedgerError>>),
     End,
 }
 
@@ -32,15 +31,11 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(
-        store: Store,
-        clock: Clock,
-        space: Option<SpaceMark>,
-    ) -> std::io::Result<(Self, JoinHandle<()>)> {
+    pub(super) fn start(store: Store, clock: Clock, gate: Gate) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (jobs, queue) = sync_channel(MAX_WAITING_WRITES);
         // Its name is how the crash suite finds the thread that it injects faults into.
         let thread = std::thread::Builder::new().name(WRITER.to_owned());
-        let thread = thread.spawn(move || run(store, &queue, &clock, space.as_ref()))?;
+        let thread = thread.spawn(move || run(store, gate, &queue, &clock))?;
         Ok((Self { jobs }, thread))
     }
 
@@ -51,16 +46,10 @@ impl Writer {
         waiting.await.unwrap_or(Err(LedgerError::Busy("the writer has ended")))
     }
 
-    /// Anything else that needs the store.
-    pub(super) async fn write<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&mut Store, u64) -> Result<T, LedgerError> + Send + 'static,
-    ) -> Result<T, LedgerError> {
+    /// Whether a note would be taken now.
+    pub(super) async fn ready(&self) -> Result<(), LedgerError> {
         let (answer, waiting) = oneshot::channel();
-        self.send(Job::Change(Box::new(move |store, now| {
-            // The caller may have hung up; the change is made all the same.
-            let _ = answer.send(change(store, now));
-        })))?;
+        self.send(Job::Ready(answer))?;
         waiting.await.unwrap_or(Err(LedgerError::Busy("the writer has ended")))
     }
 
@@ -78,13 +67,13 @@ impl Writer {
     }
 }
 
-fn run(mut store: Store, queue: &Receiver<Job>, clock: &Clock, space: Option<&SpaceMark>) {
+fn run(mut store: Store, mut gate: Gate, queue: &Receiver<Job>, clock: &Clock) {
     let mut next_sweep = Instant::now();
     // What was taken from the queue and is no note, so that it ended a group.
     let mut held: Option<Job> = None;
     loop {
         if Instant::now() >= next_sweep {
-            sweep(&mut store, clock());
+            sweep(&mut store, &mut gate, clock());
             next_sweep = Instant::now() + SWEEP_EVERY;
         }
         let job = match held.take() {
@@ -97,16 +86,19 @@ fn run(mut store: Store, queue: &Receiver<Job>, clock: &Clock, space: Option<&Sp
                 held = next;
                 // Asked before anything is written, also for notes that may be there already. What posts pending credit goes on:
                 // that is what the space is kept for.
-                let stored = match space.and_then(|space| space.check().err()) {
-                    None => store.accept_group(notes, clock()),
-                    Some(low) => notes.iter().map(|_| Err(low.clone().into())).collect(),
+                let now = clock();
+                let stored = match gate.check(&mut store, now) {
+                    Ok(()) => store.accept_group(notes, now),
+                    Err(closed) => notes.iter().map(|_| Err(closed.again())).collect(),
                 };
                 for (answer, stored) in answers.into_iter().zip(stored) {
                     // The caller may have hung up; the note is stored all the same.
                     let _ = answer.send(stored);
                 }
             }
-            Ok(Job::Change(change)) => change(&mut store, clock()),
+            Ok(Job::Ready(answer)) => {
+                let _ = answer.send(store.check_writable().and_then(|()| gate.check(&mut store, clock())));
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -133,8 +125,8 @@ fn gather(
     (notes, answers, None)
 }
 
-fn sweep(store: &mut Store, now: u64) {
-    match store.sweep(now) {
+fn sweep(store: &mut Store, gate: &mut Gate, now: u64) {
+    match gate.check_clock(store, now).and_then(|()| store.sweep(now)) {
         Ok(0) => {}
         Ok(posted) => info!(posted, "settlements posted"),
         // Nothing is lost: they are posted by the next sweep that succeeds.

@@ -110,7 +110,7 @@ impl<'a> Answers<'a> {
                 rows::balance(connection, Owner::Posted(payee))?,
                 unsigned(settled.0),
                 settled.1.map(unsigned),
-                open_sessions(connection, "payee = ?1", &payee.0)?,
+                open_sessions(connection, "payee = ?1", Some(&payee.0))?,
             ))
         })?;
         let (unsettled_bytes, unsettled_nanokvr) = self.worth(&open)?;
@@ -136,7 +136,7 @@ impl<'a> Answers<'a> {
             Ok((
                 rows::balance(connection, Owner::Payer(account))?,
                 connection.prepare_cached(funded)?.query_row([account.0], |row| row.get::<_, i64>(0))?,
-                open_sessions(connection, "payer = ?1", &account.0)?,
+                open_sessions(connection, "payer = ?1", Some(&account.0))?,
             ))
         })?;
         let (_, unsettled_nanokvr) = self.worth(&open)?;
@@ -177,7 +177,7 @@ impl<'a> Answers<'a> {
     pub fn unsettled(&self) -> Result<Unsettled, LedgerError> {
         let (groups, balances) = self.read(|connection| {
             let mut groups: BTreeMap<(KeyDigest, WalletDigest, Hash), Vec<Open>> = BTreeMap::new();
-            for open in open_sessions(connection, "?1 IS NOT NULL", &[0; 32])? {
+            for open in open_sessions(connection, "?1 IS NULL", None)? {
                 if open.billed > open.settled {
                     groups.entry((open.payer, open.payee, open.price)).or_default().push(open);
                 }
@@ -267,13 +267,17 @@ impl<'a> Answers<'a> {
 }
 
 /// Sessions whose latest receipt lies after their last settlement. `which` uses the parameter `?1`.
-fn open_sessions(connection: &Connection, which: &str, key: &[u8; 32]) -> rusqlite::Result<Vec<Open>> {
-    // The cost hangs on sessions, not on their receipts.
+fn open_sessions(
+    connection: &Connection,
+    which: &str,
+    key: Option<&[u8; 32]>,
+) -> rusqlite::Result<Vec<Open>> {
+    // The cost hangs on sessions that wait, not on receipts, nor on what was settled.
     let find = format!(
         "SELECT s.session, r.seq, r.billed, s.payer, s.payee, s.price_leaf,
                 COALESCE((SELECT MAX(to_seq) FROM settled_sessions WHERE session = s.session), 0),
                 COALESCE((SELECT SUM(bytes) FROM settled_sessions WHERE session = s.session), 0)
-         FROM sessions s JOIN receipts r
+         FROM unsettled u CROSS JOIN sessions s ON s.entry = u.session CROSS JOIN receipts r
            ON r.session = s.entry AND r.seq = (SELECT MAX(seq) FROM receipts WHERE session = s.entry)
          WHERE {which} AND NOT EXISTS (SELECT 1 FROM settled_sessions WHERE session = s.session AND to_seq >= r.seq)
          ORDER BY r.entry"

@@ -17,7 +17,7 @@ pub const OLDEST_SQLITE: i32 = 3_051_003;
 /// Marks the file as a ledger: "Kvas".
 const APPLICATION_ID: i32 = 0x4b76_6173;
 /// Layout of the tables; a change raises it.
-const LAYOUT: i32 = 3;
+const LAYOUT: i32 = 4;
 /// How long a write waits for another process that holds the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -33,12 +33,13 @@ const CACHE_KIB: i32 = 64 * 1024;
 pub const COPY_INTO: &str = "VACUUM INTO ?";
 
 const SCHEMA: &str = include_str!("schema.sql");
-/// Tables that may only grow.
-const APPEND_ONLY: [&str; 10] = [
+/// Tables that may only grow: all but `unsettled`.
+const APPEND_ONLY: [&str; 11] = [
     "about",
     "entries",
     "sessions",
     "receipts",
+    "grants",
     "delegations",
     "settlements",
     "settled_sessions",

@@ -70,13 +70,15 @@ impl LedgerError {
     }
 
     /// The same error for another note of the group.
-    fn again(&self) -> LedgerError {
+    pub(crate) fn again(&self) -> LedgerError {
         match self {
             LedgerError::Database { path, source: rusqlite::Error::SqliteFailure(error, message) } => {
                 let source = rusqlite::Error::SqliteFailure(*error, message.clone());
                 LedgerError::Database { path: path.clone(), source }
             }
             LedgerError::Refused(refusal) => LedgerError::Refused(refusal.clone()),
+            LedgerError::DiskLow(low) => low.clone().into(),
+            LedgerError::ClockAhead(ahead) => ahead.clone().into(),
             _ => LedgerError::Busy("the notes of this moment could not be stored"),
         }
     }

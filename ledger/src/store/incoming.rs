@@ -151,10 +151,10 @@ impl Answers<'_> {
     pub fn receipt_keys(&self, receipt: &Receipt) -> Result<Option<(PublicKey, PublicKey)>, LedgerError> {
         let terms = &receipt.terms;
         let grant = rows::entry_by_leaf(self.connection, &terms.grant).map_err(at(self.path))?;
-        let delegations =
-            rows::delegations(self.connection, terms.worker, terms.payee).map_err(at(self.path))?;
+        let delegation =
+            rows::latest_delegation(self.connection, terms.worker, terms.payee).map_err(at(self.path))?;
         let backbone = grant.and_then(|entry| statement::<Grant>(&entry.note)).map(|grant| grant.backbone);
-        let worker = delegations.first().and_then(|entry| statement::<Delegation>(&entry.note));
+        let worker = delegation.and_then(|entry| statement::<Delegation>(&entry.note));
         Ok(backbone.zip(worker.map(|delegation| delegation.worker)))
     }
 }

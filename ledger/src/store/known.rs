@@ -23,9 +23,11 @@ pub(super) struct Known {
     pub grants: Memory<Hash, Grant>,
     /// From when on prices hold, Unix seconds.
     pub prices: Memory<Hash, u64>,
-    /// Latest first.
-    pub delegations: Memory<(KeyDigest, WalletDigest), Vec<Delegation>>,
+    /// The one that held last.
+    pub delegations: Memory<(KeyDigest, WalletDigest), Delegation>,
     pub sessions: Memory<SessionId, Latest>,
+    /// Every settlement that is final at this time (Unix seconds) is posted or reversed.
+    pub swept: u64,
 }
 
 /// The receipt with a session's highest number.

@@ -8,9 +8,14 @@ use kvasir_wire::note::Note;
 use rusqlite::params;
 
 use super::receipts::accepted;
-use super::{Owner, Writing, at, rows, signed};
+use super::{CLOCK_SKEW_SECONDS, Owner, Writing, at, rows, signed};
 use crate::api::Accepted;
 use crate::refusal::{LedgerError, Refusal};
+
+/// Most delegations of one wallet to one worker. Anybody can make them, and each can be renewed for a year.
+const MAX_DELEGATIONS: u64 = 1_024;
+/// Most grants of an account into which the treasury has put nothing. A key that nobody knows can sign them too.
+const MAX_UNFUNDED_GRANTS: u64 = 256;
 
 impl Writing<'_> {
     pub(super) fn note(&mut self, note: Note) -> Result<Accepted, LedgerError> {
@@ -68,7 +73,25 @@ impl Writing<'_> {
             )
             .into());
         }
-        self.append("grant", &note)
+        let payer = grant.payer();
+        let count = rows::count_grants_unfunded(&self.transaction, payer).map_err(at(self.path))?;
+        if count >= MAX_UNFUNDED_GRANTS {
+            return Err(Refusal::new(
+                422,
+                "account_unfunded",
+                format!("account {payer} has {count} grants here, and nothing was ever put into it"),
+                "have the treasury fund the account (`kvasir-ledger fund`), then send this grant again",
+            )
+            .into());
+        }
+        let accepted = self.append("grant", &note)?;
+        self.transaction
+            .execute(
+                "INSERT INTO grants (entry, payer) VALUES (?, ?)",
+                params![signed(accepted.index), payer.0],
+            )
+            .map_err(at(self.path))?;
+        Ok(accepted)
     }
 
     fn fund(&mut self, note: Note) -> Result<Accepted, LedgerError> {
@@ -100,14 +123,30 @@ impl Writing<'_> {
     fn delegation(&mut self, note: Note) -> Result<Accepted, LedgerError> {
         let named = Delegation::parse(note.text()).map_err(Refusal::from)?.wallet;
         let delegation = self.verified::<Delegation>(&note, &[named])?;
+        let (worker, payee) = (delegation.worker.digest(), delegation.payee());
+        let count = rows::count_delegations(&self.transaction, worker, payee).map_err(at(self.path))?;
+        if count >= MAX_DELEGATIONS {
+            return Err(Refusal::new(
+                422,
+                "too_many_delegations",
+                format!("wallet {payee} has given worker {worker} {count} delegations, which is the most"),
+                "use one of those that hold, or a new key for the worker",
+            )
+            .into());
+        }
         let accepted = self.append("delegate", &note)?;
         self.transaction
             .execute(
-                "INSERT INTO delegations (entry, worker, payee) VALUES (?, ?, ?)",
-                params![signed(accepted.index), delegation.worker.digest().0, delegation.payee().0],
+                "INSERT INTO delegations (entry, worker, payee, begins, ends) VALUES (?, ?, ?, ?, ?)",
+                params![
+                    signed(accepted.index),
+                    worker.0,
+                    payee.0,
+                    signed(delegation.from),
+                    signed(delegation.until)
+                ],
             )
             .map_err(at(self.path))?;
-        self.known.delegations.remove(&(delegation.worker.digest(), delegation.payee()));
         Ok(accepted)
     }
 
@@ -133,7 +172,19 @@ impl Writing<'_> {
             )
             .into());
         }
-        // Whoever audits the log has no clock but the notes': one that says that it came too late would make the log a wrong one.
+        // Whoever audits the log has no clock but the notes': what is dated wrong there would make the log a wrong one.
+        if correction.at.abs_diff(self.now) > CLOCK_SKEW_SECONDS {
+            return Err(Refusal::new(
+                422,
+                "clock_skew",
+                format!(
+                    "the correction was made at {}, the ledger's clock says {} (Unix seconds)",
+                    correction.at, self.now
+                ),
+                "set the clocks of treasury and ledger, then sign the correction again and send it at once",
+            )
+            .into());
+        }
         if correction.at >= settled.pending_until {
             return Err(Refusal::new(
                 409,

@@ -52,6 +52,13 @@ impl Writing<'_> {
             .map_err(at(self.path))?;
         self.known.caps.add(receipt.terms.grant, session, billed);
         if place.is_latest {
+            // One that is remembered is in the list: a settlement makes it forgotten.
+            if self.known.sessions.get(&session).is_none() {
+                self.transaction
+                    .prepare_cached("INSERT OR IGNORE INTO unsettled (session) VALUES (?)")
+                    .and_then(|mut insert| insert.execute([signed(row)]))
+                    .map_err(at(self.path))?;
+            }
             let id = ReceiptId(note.text_digest());
             self.known.sessions.put(session, Latest { row, receipt: receipt.clone(), id });
         }
@@ -123,21 +130,22 @@ impl Writing<'_> {
     fn worker_of(&mut self, receipt: &Receipt) -> Result<PublicKey, LedgerError> {
         let terms = &receipt.terms;
         let pair = (terms.worker, terms.payee);
-        let at_its_end = |given: &[Delegation]| {
-            given.iter().find(|one| holds(one.from, one.until, receipt.to)).map(|one| one.worker)
-        };
-        if let Some(worker) = self.known.delegations.get(&pair).and_then(|given| at_its_end(given)) {
+        if let Some(given) = self.known.delegations.get(&pair)
+            && holds(given.from, given.until, receipt.to)
+        {
+            return Ok(given.worker);
+        }
+        // As `holds` has it.
+        let begins = receipt.to.saturating_add(CLOCK_SKEW_SECONDS);
+        let found = rows::delegation_over(&self.transaction, pair, begins, receipt.to);
+        if let Some(entry) = found.map_err(at(self.path))? {
+            let given: Delegation = self.read(&entry)?;
+            let worker = given.worker;
+            self.known.delegations.put(pair, given);
             return Ok(worker);
         }
-        let entries =
-            rows::delegations(&self.transaction, terms.worker, terms.payee).map_err(at(self.path))?;
-        let given = entries.iter().map(|entry| self.read(entry)).collect::<Result<Vec<Delegation>, _>>()?;
-        let worker = at_its_end(&given);
-        self.known.delegations.put(pair, given);
-        if let Some(worker) = worker {
-            return Ok(worker);
-        }
-        let expired = entries.into_iter().next_back();
+        let expired = rows::latest_delegation(&self.transaction, terms.worker, terms.payee);
+        let expired = expired.map_err(at(self.path))?;
         let message = |problem| {
             format!("wallet {} has {problem} to worker {} at {}", terms.payee, terms.worker, receipt.to)
         };

@@ -55,16 +55,45 @@ pub fn entries_of_kind(connection: &Connection, kind: &str) -> rusqlite::Result<
     find.query_map([kind], stored_note)?.collect()
 }
 
-/// Delegations of a wallet to a worker, latest first.
-pub fn delegations(
+/// The latest delegation of a wallet to a worker.
+pub fn latest_delegation(
     connection: &Connection,
     worker: KeyDigest,
     payee: WalletDigest,
-) -> rusqlite::Result<Vec<StoredNote>> {
-    let which =
-        "WHERE number IN (SELECT entry FROM delegations WHERE worker = ? AND payee = ?) ORDER BY number DESC";
+) -> rusqlite::Result<Option<StoredNote>> {
+    let which = "WHERE number = (SELECT MAX(entry) FROM delegations WHERE worker = ? AND payee = ?)";
     let mut find = connection.prepare_cached(&format!("{ENTRY} {which}"))?;
-    find.query_map(params![worker.0, payee.0], stored_note)?.collect()
+    find.query_row(params![worker.0, payee.0], stored_note).optional()
+}
+
+/// A delegation of a wallet to a worker that begins at `begins` at the latest and ends at `ends` at the earliest.
+pub fn delegation_over(
+    connection: &Connection,
+    (worker, payee): (KeyDigest, WalletDigest),
+    begins: u64,
+    ends: u64,
+) -> rusqlite::Result<Option<StoredNote>> {
+    let which = "WHERE number = (SELECT entry FROM delegations
+                 WHERE worker = ? AND payee = ? AND ends >= ? AND begins <= ? LIMIT 1)";
+    let mut find = connection.prepare_cached(&format!("{ENTRY} {which}"))?;
+    find.query_row(params![worker.0, payee.0, signed(ends), signed(begins)], stored_note).optional()
+}
+
+/// Delegations of a wallet to a worker.
+pub fn count_delegations(
+    connection: &Connection,
+    worker: KeyDigest,
+    payee: WalletDigest,
+) -> rusqlite::Result<u64> {
+    let count = "SELECT COUNT(*) FROM delegations WHERE worker = ? AND payee = ?";
+    connection.prepare_cached(count)?.query_row(params![worker.0, payee.0], |row| row.get(0)).map(unsigned)
+}
+
+/// Grants of an account into which nothing was ever put; none where something was.
+pub fn count_grants_unfunded(connection: &Connection, payer: KeyDigest) -> rusqlite::Result<u64> {
+    let count = "SELECT COUNT(*) FROM grants WHERE payer = ?1 AND NOT EXISTS (
+                     SELECT 1 FROM postings WHERE credit = (SELECT number FROM accounts WHERE kind = 'payer' AND owner = ?1))";
+    connection.prepare_cached(count)?.query_row([payer.0], |row| row.get(0)).map(unsigned)
 }
 
 /// SQL for what an account holds: all credits minus all debits of the postings for which `which` holds. What went through an account

@@ -1,5 +1,5 @@
 -- The ledger's tables. `entries` holds every accepted note in order; all other tables are read out of the notes, so that
--- `verify` can rebuild them. Nothing is ever updated or deleted: triggers refuse it.
+-- `verify` can rebuild them. Nothing is ever updated or deleted: triggers refuse it, but in `unsettled`, which is a list.
 
 CREATE TABLE about (
     key TEXT PRIMARY KEY,
@@ -42,12 +42,28 @@ CREATE TABLE receipts (
     UNIQUE (session, seq)
 ) STRICT;
 
+-- Sessions whose highest receipt lies after their last settlement, so that what waits is found without walking through all that
+-- ever were. What is settled goes out of it.
+CREATE TABLE unsettled (
+    session INTEGER PRIMARY KEY REFERENCES sessions (entry)
+) STRICT;
+
+-- Who signed a grant, so that those of one account can be counted.
+CREATE TABLE grants (
+    entry INTEGER PRIMARY KEY REFERENCES entries (number),
+    payer BLOB NOT NULL
+) STRICT;
+CREATE INDEX grants_by_payer ON grants (payer);
+
+-- From when until when a wallet lets a worker earn for it, so that one that holds is found without reading them all.
 CREATE TABLE delegations (
     entry INTEGER PRIMARY KEY REFERENCES entries (number),
     worker BLOB NOT NULL,
-    payee BLOB NOT NULL
+    payee BLOB NOT NULL,
+    begins INTEGER NOT NULL,
+    ends INTEGER NOT NULL
 ) STRICT;
-CREATE INDEX delegations_by_pair ON delegations (worker, payee);
+CREATE INDEX delegations_by_pair ON delegations (worker, payee, ends, begins);
 
 CREATE TABLE settlements (
     entry INTEGER PRIMARY KEY REFERENCES entries (number),
@@ -59,6 +75,7 @@ CREATE TABLE settlements (
     pending_until INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX settlements_by_payee ON settlements (payee);
+CREATE INDEX settlements_by_end ON settlements (pending_until);
 
 -- What was settled of each session. A session's settled stretches follow each other without overlap.
 CREATE TABLE settled_sessions (

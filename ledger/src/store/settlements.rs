@@ -26,6 +26,11 @@ const READ_AGAIN: &str = "ask GET /v1/unsettled again and settle what it says";
 
 impl Writing<'_> {
     pub(super) fn settlement(&mut self, note: Note) -> Result<Accepted, LedgerError> {
+        let settlement = Settlement::parse(note.text()).map_err(Refusal::from)?;
+        let id = settlement.id();
+        if let Some(first) = self.stored(&note)? {
+            return Ok(Accepted { settlement: Some(id.to_string()), ..accepted(first) });
+        }
         // Here a clock that ran backwards would shorten the time for objections; receipts lose nothing by it.
         if self.now > self.clock {
             return Err(Refusal::new(
@@ -38,11 +43,6 @@ impl Writing<'_> {
                 "have the ledger's operator set the clock; settlements wait until it has caught up",
             )
             .into());
-        }
-        let settlement = Settlement::parse(note.text()).map_err(Refusal::from)?;
-        let id = settlement.id();
-        if let Some(first) = self.stored(&note)? {
-            return Ok(Accepted { settlement: Some(id.to_string()), ..accepted(first) });
         }
         self.check_network(&settlement.network)?;
         self.verify::<Settlement>(&note, &self.keys.settlers).map_err(Refusal::from)?;
@@ -88,6 +88,18 @@ impl Writing<'_> {
                     ],
                 )
                 .map_err(&failed)?;
+            self.transaction
+                .execute(
+                    "DELETE FROM unsettled WHERE session = (SELECT entry FROM sessions WHERE session = ?)
+                     AND NOT EXISTS (SELECT 1 FROM receipts WHERE session = unsettled.session AND seq > ?)",
+                    params![part.session.0, signed(part.to_seq)],
+                )
+                .map_err(&failed)?;
+            self.known.sessions.remove(&part.session);
+        }
+        // The ledger's clock may have been ahead at the last sweep.
+        if settlement.pending_until() <= self.known.swept {
+            self.known.swept = 0;
         }
         let (payer, pending) = (Owner::Payer(settlement.payer), Owner::Pending(settlement.payee));
         self.post(accepted.index, "settle", payer, pending, settlement.amount.get())?;
@@ -99,12 +111,12 @@ impl Writing<'_> {
         let due: Vec<(i64, [u8; 32], i64)> = self
             .transaction
             .prepare_cached(
-                "SELECT entry, payee, nanokvr FROM settlements s WHERE pending_until <= ?
+                "SELECT entry, payee, nanokvr FROM settlements s WHERE pending_until > ? AND pending_until <= ?
                  AND NOT EXISTS (SELECT 1 FROM postings WHERE cause = s.entry AND step IN ('post', 'reverse'))
                  ORDER BY entry",
             )
             .and_then(|mut find| {
-                find.query_map([signed(self.now)], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+                find.query_map([signed(self.known.swept), signed(self.now)], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
                     .collect()
             })
             .map_err(&failed)?;
@@ -112,6 +124,7 @@ impl Writing<'_> {
             let payee = WalletDigest(*payee);
             self.post(rows::unsigned(*entry), "post", Owner::Pending(payee), Owner::Posted(payee), *nanokvr)?;
         }
+        self.known.swept = self.now;
         Ok(due.len() as u64)
     }
 

@@ -4,6 +4,7 @@
 //! What it cannot find: entries cut off at the end, and a file rewritten as a whole by someone who holds the keys. For
 //! that, keep the number of entries and the root that `GET /ready` gave earlier, elsewhere.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use kvasir_merkle::{Accumulator, Hash, leaf_hash};
@@ -93,7 +94,8 @@ struct Claimed {
 }
 
 /// Tables that are read out of notes, by entry.
-const DERIVED: [&str; 5] = ["sessions", "receipts", "delegations", "settlements", "settled_sessions"];
+const DERIVED: [&str; 6] =
+    ["sessions", "receipts", "grants", "delegations", "settlements", "settled_sessions"];
 
 const POSTINGS: &str = "SELECT p.step, d.kind, d.owner, c.kind, c.owner, p.nanokvr, p.at FROM postings p
      JOIN accounts d ON d.number = p.debit JOIN accounts c ON c.number = p.credit";
@@ -155,6 +157,7 @@ impl Store {
         }
         check_late_postings(&file, &replay.connection).map_err(&failed)??;
         check_nothing_else(&file, &replay.connection).map_err(&failed)??;
+        check_unsettled(&file, &replay.connection).map_err(&failed)??;
         let conflicts = check_conflicts(&file).map_err(&failed)??;
         // At the end: it names no entry.
         if let Some(difference) = super::file::difference(&file, network).map_err(&failed)? {
@@ -307,6 +310,23 @@ fn check_nothing_else(file: &Connection, replay: &Connection) -> rusqlite::Resul
         }
     }
     Ok(Ok(()))
+}
+
+/// The list of what waits is what receipts and settlements give.
+fn check_unsettled(file: &Connection, replay: &Connection) -> rusqlite::Result<Result<(), VerifyError>> {
+    let listed = |connection: &Connection| -> rusqlite::Result<BTreeSet<i64>> {
+        connection.prepare("SELECT session FROM unsettled")?.query_map([], |row| row.get(0))?.collect()
+    };
+    let (kept, expected) = (listed(file)?, listed(replay)?);
+    Ok(kept.symmetric_difference(&expected).next().map_or(Ok(()), |index| {
+        let waits = if expected.contains(index) {
+            "waits to be settled, and is not"
+        } else {
+            "does not wait, and is"
+        };
+        let reason = format!("its session {waits} in the list of what is not settled");
+        Err(VerifyError::Entry { index: unsigned(*index), reason })
+    }))
 }
 
 /// Kept conflicts are receipts for a (session, seq) that another receipt has.

@@ -36,8 +36,22 @@ const FAILING: [&str; 22] = [
 pub struct Call {
     pub name: String,
     pub number: usize,
+    /// The file of the descriptor that comes first; empty where none does.
+    pub file: String,
     /// It is about a file of the ledger.
     is_of_ledger: bool,
+}
+
+impl Call {
+    /// The call of this name and number, of whatever file.
+    pub fn named(name: &str, number: usize) -> Self {
+        Self { name: name.to_owned(), number, file: String::new(), is_of_ledger: true }
+    }
+
+    /// Whether it asks for a file or folder to be on the disk.
+    pub fn is_sync(&self) -> bool {
+        ["fsync", "fdatasync"].contains(&self.name.as_str())
+    }
 }
 
 /// A fault at one call.
@@ -145,7 +159,9 @@ pub fn calls(list: &Path, folder: &Path, from: &str) -> Vec<Call> {
         // The end of a program cannot be made to fail, nor the end of a call that was cut by strace.
         if begun && !["exit", "exit_group", "restart_syscall"].contains(&name) {
             let is_of_ledger = rest.contains(&*folder.to_string_lossy());
-            calls.push(Call { name: name.to_owned(), number: *number, is_of_ledger });
+            let file = rest.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
+            let file = file.map_or("", |(file, _)| file).to_owned();
+            calls.push(Call { name: name.to_owned(), number: *number, file, is_of_ledger });
         }
     }
     calls
@@ -171,4 +187,10 @@ pub fn sample(points: Vec<Point>, most: usize) -> Vec<Point> {
     // Calls that fail have three points each: a step of three would try one kind of fault only.
     let step = if step.is_multiple_of(3) { step + 1 } else { step };
     points.into_iter().step_by(step).collect()
+}
+
+/// The same, and every try of a call that `also` asks for.
+pub fn sample_and(points: Vec<Point>, most: usize, also: impl Fn(&Point) -> bool) -> Vec<Point> {
+    let sampled = sample(points.clone(), most);
+    points.into_iter().filter(|point| also(point) || sampled.contains(point)).collect()
 }

@@ -9,8 +9,6 @@ use super::{digest, read_package};
 use crate::settings::Settings;
 use crate::{output, quarantine, setup};
 
-/// The request that a policy's limit does not bound yet.
-const ROWS: &str = "rows_per_call";
 /// What is not asked, since it takes running the kernel.
 const NOT_ASKED: &str = "Not asked here: its imports, contract and golden vectors. They are checked when it is loaded, and `kvasir \
                          plugin verify` shows them.";
@@ -143,31 +141,20 @@ pub fn show(settings: &Settings, json: bool) -> Result<()> {
     output::line(format!("# {}\n{}", path.display(), text.trim_end()))
 }
 
-/// Whether a kernel gets no more than its grant says. Calls have as many rows as it asks for; the policy's maximum alone bounds that.
-fn is_enforced(reason: &GrantReason) -> bool {
-    reason.name != ROWS
-}
-
-/// What a kernel gets.
-fn in_force(reason: &GrantReason) -> u64 {
-    if is_enforced(reason) { reason.granted } else { reason.asked.unwrap_or(reason.granted) }
-}
-
 fn grant_object(grant: &Grant) -> Value {
     let reasons: Vec<Value> = grant
         .reasons
         .iter()
         .map(|reason| {
             json!({
-                "name": reason.name, "asked": reason.asked, "allowed": reason.allowed, "granted": in_force(reason),
-                "source": reason.source.to_string(), "enforced": is_enforced(reason),
+                "name": reason.name, "asked": reason.asked, "allowed": reason.allowed, "granted": reason.granted,
+                "source": reason.source.to_string(),
             })
         })
         .collect();
-    let rows = grant.reasons.iter().find(|reason| reason.name == ROWS).map(in_force);
     json!({
         "memory_bytes": grant.limits.memory_bytes, "fuel_per_call": grant.limits.fuel_per_call,
-        "rows_per_call": rows, "deadline_ms": grant.deadline.as_millis() as u64,
+        "rows_per_call": grant.limits.rows_per_call, "deadline_ms": grant.deadline.as_millis() as u64,
         "gpu": grant.gpu, "wasi_inert": grant.wasi_inert, "reasons": reasons,
     })
 }
@@ -175,13 +162,9 @@ fn grant_object(grant: &Grant) -> Value {
 fn grant_lines(grant: &Grant) -> Vec<String> {
     let said = |reason: &GrantReason| {
         let asked = reason.asked.map_or("it cannot ask".to_owned(), |asked| format!("it asks for {asked}"));
-        let enforced = if is_enforced(reason) { "" } else { ", which is enforced as a maximum alone" };
         format!(
-            "  {:<14} {}  ({asked}, {} allows {}{enforced})",
-            reason.name,
-            in_force(reason),
-            reason.source,
-            reason.allowed
+            "  {:<14} {}  ({asked}, {} allows {})",
+            reason.name, reason.granted, reason.source, reason.allowed
         )
     };
     grant.reasons.iter().map(said).collect()

@@ -56,6 +56,7 @@ pub(crate) fn limits_of(grant: &Grant) -> KernelLimits {
     KernelLimits {
         memory_bytes: grant.limits.memory_bytes,
         fuel_per_call: grant.limits.fuel_per_call,
+        rows_per_call: grant.limits.rows_per_call,
         deadline: grant.deadline,
     }
 }

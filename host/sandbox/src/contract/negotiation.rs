@@ -16,8 +16,12 @@ mod plugin;
 const HIDDEN: u32 = 8;
 const WIDTH: u32 = 4;
 const TWO: &[Spoken] = &[v0_1_0::SPOKEN, v0_2_0::SPOKEN];
-const LIMITS: KernelLimits =
-    KernelLimits { memory_bytes: 64 << 20, fuel_per_call: 10_000_000, deadline: Duration::from_secs(60) };
+const LIMITS: KernelLimits = KernelLimits {
+    memory_bytes: 64 << 20,
+    fuel_per_call: 10_000_000,
+    rows_per_call: u32::MAX,
+    deadline: Duration::from_secs(60),
+};
 
 fn version(text: &str) -> Version {
     text.parse().unwrap()

@@ -2,7 +2,6 @@
 //!
 //! Every worker and the hub have a tokio runtime of their own, so that dropping one is the death of a process: sockets
 //! close, nobody says goodbye.
-#![allow(dead_code)] // each test binary uses a part of it
 
 pub mod hostile;
 pub mod hostile_worker;
@@ -91,6 +90,12 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
+impl Default for Scene {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Scene {
     pub fn new() -> Self {
         let hub_key = key(1);
@@ -157,7 +162,7 @@ impl Scene {
         let ticket = self.ticket(Role::Worker, key.public(), plugin());
         let mut options = WorkerOptions::new(self.address.clone(), ticket, key, plugin().clone());
         options.threads = NonZeroUsize::new(1);
-        options.isolation = kvasir_tests::isolation::chosen();
+        options.isolation = crate::isolation::chosen();
         options
     }
 
@@ -273,7 +278,7 @@ pub fn plugin() -> &'static VerifiedPlugin {
 
 /// The same kernel signed by another publisher: another plugin.
 pub fn plugin_by(publisher: u8) -> VerifiedPlugin {
-    sign(&kvasir_tests::released_plugin::contents(), publisher)
+    sign(&crate::released_plugin::contents(), publisher)
 }
 
 /// What is in a package, signed by a key of the tests and verified.
@@ -294,7 +299,7 @@ pub fn atlas() -> Arc<Model> {
 }
 
 pub fn model(path: &str) -> Arc<Model> {
-    Arc::new(Model::open(&kvasir_tests::root().join(path)).unwrap())
+    Arc::new(Model::open(&crate::root().join(path)).unwrap())
 }
 
 /// A backbone and local experts that share one runner, which compiles once for a whole test binary's model.
