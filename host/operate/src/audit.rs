@@ -87,6 +87,9 @@ impl NoVerdict {
     }
 }
 
+/// Why there is no verdict where nothing could be drawn.
+const NOTHING: &str = "nothing to replay: no record is published for a receipt of this log";
+
 /// What an audit came to.
 #[derive(Debug, Default)]
 struct Outcome {
@@ -255,14 +258,18 @@ fn judge(settings: &Settings, options: &AuditOptions, json: bool, outcome: &mut 
             .zip(times)
             .map(|(kind, took)| (kind.name().to_owned(), json!(took.as_secs_f64())))
             .collect();
-        output::object(&json!({
+        let mut told = json!({
             "log": log_object(&log), "ledger": ledger_object(&audited), "files": found.files, "records": found.records, "work_items": found.work_items,
             "faults": found.faults.iter().map(|fault| json!({
                 "file": fault.name.to_string(), "reason": fault.reason })).collect::<Vec<_>>(),
             "faulty": outcome.faulty, "drawn": items, "right": outcome.right, "convicted": outcome.convicted,
             "plugin": outcome.plugin, "tolerance": outcome.tolerance, "implausible": outcome.implausible, "unknown": outcome.unknown,
             "gone": outcome.changed, "seconds": speeds, "well": outcome.well(),
-        }))?;
+        });
+        if outcome.well().is_none() {
+            told["reason"] = json!(NOTHING);
+        }
+        output::object(&told)?;
     } else {
         output::line(outcome.sentence(started.elapsed()))?;
     }
@@ -315,7 +322,7 @@ impl Outcome {
         }
         let files = if *faulty > 0 { format!("; {faulty} files of records refused") } else { String::new() };
         let verdict = match (self.is_well(), drawn) {
-            (_, 0) => "nothing to replay: no record is published for a receipt of this log",
+            (_, 0) => NOTHING,
             (true, _) => "all is well",
             (false, _) => "all is not well",
         };
