@@ -102,6 +102,7 @@ fn a_penalty_may_rest_on_any_entry_and_every_audit_agrees() {
         treasury: None,
         remembered: None,
         now: START + 100,
+        clock: START + 100,
         threads: NonZeroUsize::MIN,
     };
     let report = audit(&published, &options, &mut |_, _| {}).unwrap();

@@ -91,6 +91,7 @@ impl Served {
             treasury: None,
             remembered: None,
             now: START,
+            clock: START,
             threads: NonZeroUsize::MIN,
         };
         let report = audit(&published(&entries), &options, &mut |_, _| {}).unwrap();

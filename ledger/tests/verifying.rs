@@ -180,7 +180,7 @@ fn a_damaged_page_is_refused_when_the_ledger_is_opened() {
     // The cells of the page's index point elsewhere.
     bytes[(root_page - 1) * page_bytes + 8..][..16].fill(0xff);
     std::fs::write(&path, bytes).unwrap();
-    let error = Store::open(&path, &network.name, network.keys()).unwrap_err().to_string();
+    let error = Store::open(&path, &network.name, network.keys()).map(drop).unwrap_err().to_string();
     assert!(error.contains("the file is damaged") && error.contains("backup"), "{error}");
 }
 

@@ -174,8 +174,8 @@ fn is_plausible(right: &[u8], got: &[u8], columns: usize) -> bool {
     right.chunks(row_bytes).zip(got.chunks(row_bytes)).all(|(right, got)| {
         let (mut product, mut right_square, mut got_square) = (0.0, 0.0, 0.0);
         for (right, got) in values(right).zip(values(got)) {
-            // Written so that what is not finite is beyond.
-            if !((right - got).abs() <= MAX_TOLERANCE_ABS + MAX_TOLERANCE_REL * right.abs()) {
+            let allowed = MAX_TOLERANCE_ABS + MAX_TOLERANCE_REL * right.abs();
+            if !got.is_finite() || (right - got).abs() > allowed {
                 return false;
             }
             product += right * got;
