@@ -9,7 +9,7 @@ use kvasir_numerics::{Swiglu, SwigluError};
 use kvasir_plugin::VerifiedPlugin;
 use kvasir_sandbox::{CompiledKernel, Engine, Fault, KernelLimits, SandboxError};
 
-use crate::evaluator::{Evaluator, EvaluatorError, Instance, Isolation};
+use crate::evaluator::{Evaluator, EvaluatorError, Handle, Instance, Isolation};
 use crate::lane::shape;
 
 /// Longest time for all golden vectors of a plugin together. The bundled kernel takes a second and less; each call has a deadline of its

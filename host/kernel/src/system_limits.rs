@@ -29,7 +29,7 @@ fn hard_limit(resource: Resource) -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a whole rlimit that lives over the call, which fills it in.
     let known = unsafe { libc::getrlimit(resource, &raw mut limit) } == 0;
-    (known && limit.rlim_max != libc::RLIM_INFINITY).then_some(limit.rlim_max as u64)
+    (known && limit.rlim_max != libc::RLIM_INFINITY).then_some(limit.rlim_max)
 }
 
 #[cfg(test)]
