@@ -200,6 +200,10 @@ fn words_that_are_not_understood_exit_with_two() {
     assert_eq!(home.kvasir(&["run"]).0, Some(2));
     assert_eq!(home.kvasir(&["walk"]).0, Some(2));
     assert_eq!(home.kvasir(&["demo", "--rtt", "13"]).0, Some(2));
+    for seconds in ["0", "86401", "9223372036854775807"] {
+        let pull = ["plugin", "pull", "oci://127.0.0.1:1/x", "--timeout", seconds];
+        assert_eq!(home.kvasir(&pull).0, Some(2), "{seconds}");
+    }
 }
 
 #[test]

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use kvasir_operate::key_file;
+use kvasir_plugin::{KeyId, Unverified};
 use kvasir_tests::{program, root};
 
 /// Far beyond what anything here takes; what waits for a pipe would wait for ever.
@@ -262,6 +264,69 @@ fn a_signature_that_cannot_be_made_again_here_is_not_written_over() {
         home.refuses(refused, &["out.kvp is there already"]);
     }
     assert!(fs::read(&out).unwrap() == both[..both.len() / 2]);
+}
+
+#[test]
+fn two_who_sign_at_once_lose_no_signature() {
+    let home = Home::new();
+    let (folder, first) = (home.kernel_folder(), home.key("first.key"));
+    let package = home.path("p.kvp");
+    home.succeeds(&["plugin", "sign", text(&folder), "--key", text(&first), "--out", text(&package)]);
+    let keys = ["a.key", "b.key"].map(|name| home.key(name));
+    let sign = |key: &Path| home.kvasir(&["plugin", "sign", text(&package), "--key", text(key)]);
+    let begun = keys.each_ref().map(|key| sign(key).spawn().unwrap());
+    let done = begun.map(|child| child.wait_with_output().unwrap());
+    let mut due = vec![key_id(&first)];
+    for (key, output) in keys.iter().zip(&done) {
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => due.push(key_id(key)),
+            code => assert!(code == Some(1) && said.contains("in the meantime"), "{said}"),
+        }
+    }
+    assert!(due.len() > 1, "one of the two comes first");
+    let claims = Unverified::read(&fs::read(&package).unwrap()).unwrap().claims.unwrap();
+    let mut found = claims.signed_by;
+    found.sort();
+    due.sort();
+    assert_eq!(found, due);
+}
+
+fn key_id(path: &Path) -> KeyId {
+    KeyId::of(&key_file::load(path).unwrap().signing_key().verifying_key())
+}
+
+#[test]
+fn a_package_takes_the_place_of_nothing_that_it_is_made_of() {
+    let home = Home::new();
+    let (folder, signer) = (home.kernel_folder(), home.key("signer.key"));
+    for part in ["src", "build"] {
+        fs::create_dir(folder.join(part)).unwrap();
+    }
+    let made = ["src/kernel.c", "kvasir-build.toml", "Cargo.toml", "Cargo.lock"];
+    fs::copy(folder.join("kernel.wasm"), folder.join("build/kernel.wasm")).unwrap();
+    for file in &made {
+        fs::write(folder.join(file), "# mine\n").unwrap();
+    }
+    let first = |part: &str| fs::read_dir(folder.join(part)).unwrap().next().unwrap().unwrap().path();
+    let mut inputs: Vec<PathBuf> = made.iter().map(|file| folder.join(file)).collect();
+    inputs.extend(["plugin.toml", "kernel.wasm", "build/kernel.wasm"].map(|file| folder.join(file)));
+    inputs.extend([first("vectors"), first("shaders"), signer.clone()]);
+    let before: Vec<Vec<u8>> = inputs.iter().map(|input| fs::read(input).unwrap()).collect();
+    for input in &inputs {
+        for verb in ["pack", "sign"] {
+            let words =
+                ["plugin", verb, text(&folder), "--key", text(&signer), "--force", "--out", text(input)];
+            home.refuses(&words, &["write to another"]);
+        }
+    }
+    // Nor does it become one of them.
+    let new = folder.join("vectors/new.kvp");
+    home.refuses(&["plugin", "pack", text(&folder), "--out", text(&new)], &["new.kvp", "every file belongs"]);
+    assert!(!new.exists());
+    let after: Vec<Vec<u8>> = inputs.iter().map(|input| fs::read(input).unwrap()).collect();
+    assert!(before == after);
+    home.succeeds(&["plugin", "pack", text(&folder), "--out", text(&folder.join("build/out.kvp"))]);
 }
 
 #[test]

@@ -5,10 +5,13 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kvasir_backbone::{Experts as _, ExpertsError, Pick, Progress, call_blocking};
-use kvasir_experts::{Call, ExpertIndex, ExpertRunner, LayerIndex, LocalExperts, RunnerOptions, conformance};
+use kvasir_experts::{
+    Call, ConformanceError, ExpertIndex, ExpertRunner, Isolation, KernelLimits, LayerIndex, LocalExperts,
+    PROOF_TIME, RunnerOptions, conformance, conformance_within,
+};
 use kvasir_model::Model;
 use kvasir_numerics::quantise_row;
 use kvasir_plugin::{PluginError, TrustStore, UnixSeconds, verify};
@@ -118,6 +121,15 @@ fn calls_are_answered_in_order_once_unless_cancelled() {
     let nowhere = Call { layer: LayerIndex(999), ..call(&model, LayerIndex(0), 1, 0) };
     assert!(local.submit(nowhere).is_err());
     assert!(matches!(local.poll(None), Err(ExpertsError::NothingInFlight)));
+}
+
+#[test]
+fn a_proof_ends_when_its_time_is_up() {
+    let plugin = verified();
+    let prove = |time| conformance_within(&plugin, &Isolation::InProcess, KernelLimits::default(), time);
+    let error = prove(Duration::ZERO).unwrap_err();
+    assert!(matches!(error, ConformanceError::TooSlow { limit: Duration::ZERO, .. }), "{error}");
+    assert_eq!(prove(PROOF_TIME).unwrap(), conformance(&plugin).unwrap());
 }
 
 #[test]

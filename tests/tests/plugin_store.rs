@@ -8,8 +8,8 @@ use std::process::{Command, Output, Stdio};
 
 use ed25519_dalek::SigningKey;
 use kvasir_operate::{key_file, setup};
-use kvasir_plugin::PackageContents;
-use kvasir_tests::{program, root};
+use kvasir_plugin::{KeyId, PackageContents};
+use kvasir_tests::{program, root, skipped};
 use serde_json::Value;
 
 /// A home of its own.
@@ -333,6 +333,70 @@ fn a_foreign_kernel_is_tried_in_a_process_of_its_own_and_within_the_policy() {
     assert!(fs::read(&newer).unwrap() == before);
     home.reports(&verify);
     assert_eq!(home.reports(&upgrade)["active"], true);
+}
+
+#[test]
+fn a_package_is_tried_within_the_rules_for_those_who_signed_it_before_another_signs_too() {
+    let home = Home::new();
+    let (other, stranger) = (home.path("other.key"), SigningKey::from_bytes(&[9; 32]));
+    home.reports(&["key", "new", text(&other)]);
+    let own = key_file::load(&home.path("config/keys/publisher.key")).unwrap();
+    let policy = home.path("config/policy.toml");
+    for key in [own.signing_key(), &stranger] {
+        let package = home.package_by("9.0.0", 900, key);
+        let sign = ["plugin", "sign", text(&package), "--key", text(&other)];
+        let rule = format!("[publisher.{}]\nfuel_per_call = 1000\n", KeyId::of(&key.verifying_key()));
+        fs::write(&policy, rule).unwrap();
+        home.refuses(&sign, &["1000", "fuel"]);
+        fs::remove_file(&policy).unwrap();
+        home.reports(&sign);
+    }
+    // Whom nobody trusts gets no more than anybody, whatever a rule gives that key.
+    let package = home.package_by("9.0.1", 901, &stranger);
+    let rule = format!(
+        "[default]\nfuel_per_call = 1000\n[publisher.{}]\nfuel_per_call = 1000000000000\n",
+        KeyId::of(&stranger.verifying_key())
+    );
+    fs::write(&policy, rule).unwrap();
+    home.refuses(&["plugin", "sign", text(&package), "--key", text(&other)], &["1000", "fuel"]);
+}
+
+#[test]
+fn a_shader_stays_off_the_gpu_that_the_policy_does_not_grant() {
+    let home = Home::new();
+    let package = home.package("9.0.0", 900);
+    let verify = ["plugin", "verify", text(&package)];
+    let proof = |told: &Value| told["shader"]["checked"]["proof"].clone();
+    let with = home.reports(&verify);
+    fs::write(home.path("config/policy.toml"), "[default]\ngpu = false\n").unwrap();
+    let without = home.reports(&verify);
+    if without["shader"]["checked"].is_null() {
+        skipped("kvasir-gpu is not built", "no shader is checked");
+        return;
+    }
+    let refusal = "the policy does not grant the GPU";
+    assert_eq!(proof(&without)["skipped"], refusal, "{without}");
+    assert_ne!(proof(&with)["skipped"], refusal, "{with}");
+}
+
+#[test]
+fn what_the_machine_does_not_give_is_not_called_a_fault_of_the_kernel() {
+    let home = Home::new();
+    let newer = home.package("9.0.0", 900);
+    let verify = |limit: &str| {
+        Command::new("bash")
+            .args(["-c", &format!("ulimit {limit}; exec \"$@\""), "bash", text(&program("kvasir"))])
+            .args(["plugin", "verify", text(&newer)])
+            .env("KVASIR_HOME", home.0.path())
+            .output()
+            .unwrap()
+    };
+    let less = verify("-f 200000 -d 4000000");
+    assert!(less.status.success(), "{}", String::from_utf8_lossy(&less.stderr));
+    let output = verify("-v 3000000");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("its kernel cannot be tried") && !said.contains("its own vectors"), "{said}");
 }
 
 #[test]

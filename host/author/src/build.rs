@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::c_toolchain::CToolchain;
 use crate::component::componentize;
 use crate::error::AuthorError;
+use crate::files;
 use crate::recipe::{Language, Recipe};
 use crate::rust_toolchain::RustToolchain;
 use crate::sbom::{self, Tools};
@@ -22,6 +23,8 @@ pub const COMPONENT: &str = "build/kernel.wasm";
 pub const SBOM: &str = "sbom.cdx.json";
 /// Where the compilers put what they make on the way.
 const PRODUCTS: &str = "build/target";
+/// Largest module that a linker may leave, in bytes; what is made of it may have [`MAX_COMPONENT_BYTES`].
+const MAX_MODULE_BYTES: u64 = 64 << 20;
 /// Where golden vectors lie.
 const VECTORS: &str = "vectors";
 
@@ -87,6 +90,8 @@ pub(crate) fn compile(
     products: &Path,
 ) -> Result<(Vec<u8>, String, Option<String>), AuthorError> {
     let recipe = Recipe::read(folder)?;
+    // A compiler that meets a pipe or a device among them would not end.
+    sbom::source_digests(folder)?;
     fs::create_dir_all(products).map_err(AuthorError::file("make", products))?;
     let (module, compiler, linker) = match recipe.language {
         Language::Rust => {
@@ -100,7 +105,7 @@ pub(crate) fn compile(
             (module, toolchain.version, toolchain.linker_version)
         }
     };
-    let module = fs::read(&module).map_err(AuthorError::file("read", &module))?;
+    let module = files::read(&module, MAX_MODULE_BYTES)?;
     let bytes = componentize(&module)?;
     if bytes.len() > MAX_COMPONENT_BYTES {
         let what = "the component's size in bytes".to_owned();
@@ -116,15 +121,10 @@ pub(crate) fn compile(
 /// The manifest of a kernel's folder.
 pub(crate) fn manifest(folder: &Path) -> Result<Manifest, AuthorError> {
     let path = folder.join("plugin.toml");
-    let bytes = match fs::metadata(&path) {
-        Ok(metadata) if metadata.is_file() => metadata.len(),
-        _ => return Err(AuthorError::NoProject { folder: folder.to_owned(), file: "plugin.toml" }),
-    };
-    if bytes > MAX_MANIFEST_BYTES as u64 {
-        let what = format!("the size of {} in bytes", path.display());
-        return Err(AuthorError::OverLimit { what, value: bytes, limit: MAX_MANIFEST_BYTES as u64 });
+    if !path.is_file() {
+        return Err(AuthorError::NoProject { folder: folder.to_owned(), file: "plugin.toml" });
     }
-    Ok(Manifest::parse(&fs::read(&path).map_err(AuthorError::file("read", &path))?)?)
+    Ok(Manifest::parse(&files::read(&path, MAX_MANIFEST_BYTES as u64)?)?)
 }
 
 /// Writes the vectors all of whose formats the manifest names, where there is no vector yet.

@@ -9,6 +9,7 @@ mod c_toolchain;
 mod command;
 mod component;
 mod error;
+mod files;
 mod products;
 mod rebuild;
 mod recipe;

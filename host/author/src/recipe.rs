@@ -1,11 +1,11 @@
 //! `kvasir-build.toml`: how a kernel's folder becomes a component. Read by the build and, for others, by the rebuild.
 
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::AuthorError;
+use crate::files;
 
 /// The recipe's file name in a kernel's folder.
 pub const RECIPE: &str = "kvasir-build.toml";
@@ -43,14 +43,10 @@ impl Recipe {
     pub fn read(folder: &Path) -> Result<Recipe, AuthorError> {
         let path = folder.join(RECIPE);
         let malformed = |reason: String| AuthorError::Malformed { file: path.clone(), reason };
-        let bytes = match fs::metadata(&path) {
-            Ok(metadata) if metadata.is_file() => metadata.len(),
-            _ => return Err(AuthorError::NoProject { folder: folder.to_owned(), file: RECIPE }),
-        };
-        if bytes > MAX_RECIPE_BYTES {
-            return Err(malformed(format!("it has {bytes} bytes, the limit is {MAX_RECIPE_BYTES}")));
+        if !path.is_file() {
+            return Err(AuthorError::NoProject { folder: folder.to_owned(), file: RECIPE });
         }
-        let text = fs::read_to_string(&path).map_err(AuthorError::file("read", &path))?;
+        let text = files::read_text(&path, MAX_RECIPE_BYTES)?;
         let recipe: Recipe = toml::from_str(&text).map_err(|error| malformed(error.to_string()))?;
         if recipe.flags.len() > MAX_FLAGS {
             return Err(malformed(format!("it has {} flags, the limit is {MAX_FLAGS}", recipe.flags.len())));

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::error::AuthorError;
+use crate::files;
 use crate::recipe::RECIPE;
 
 /// Most source files of a kernel.
@@ -59,22 +60,16 @@ pub(crate) fn bill(
 
 /// SHA-256 of every file that a build reads, by its path in the folder.
 pub(crate) fn source_digests(folder: &Path) -> Result<BTreeMap<String, String>, AuthorError> {
-    let mut files = Vec::new();
+    let mut found = Vec::new();
     for name in [RECIPE, "Cargo.toml", "Cargo.lock"] {
-        if folder.join(name).is_file() {
-            files.push(PathBuf::from(name));
+        if folder.join(name).exists() {
+            found.push(PathBuf::from(name));
         }
     }
-    below(folder, Path::new("src"), 0, &mut files)?;
+    below(folder, Path::new("src"), 0, &mut found)?;
     let mut digests = BTreeMap::new();
-    for file in files {
-        let path = folder.join(&file);
-        let bytes = fs::metadata(&path).map_err(AuthorError::file("read", &path))?.len();
-        if bytes > MAX_SOURCE_BYTES {
-            let what = format!("the size of {} in bytes", path.display());
-            return Err(AuthorError::OverLimit { what, value: bytes, limit: MAX_SOURCE_BYTES });
-        }
-        let bytes = fs::read(&path).map_err(AuthorError::file("read", &path))?;
+    for file in found {
+        let bytes = files::read(&folder.join(&file), MAX_SOURCE_BYTES)?;
         digests.insert(file.to_string_lossy().into_owned(), hex::encode(Sha256::digest(bytes)));
     }
     Ok(digests)
@@ -109,10 +104,10 @@ fn below(folder: &Path, part: &Path, depth: usize, files: &mut Vec<PathBuf>) -> 
 /// The crates that `Cargo.lock` fixes, but for the kernel's own.
 fn crates(folder: &Path) -> Result<Vec<Value>, AuthorError> {
     let path = folder.join("Cargo.lock");
-    if !path.is_file() {
+    if !path.exists() {
         return Ok(Vec::new());
     }
-    let text = fs::read_to_string(&path).map_err(AuthorError::file("read", &path))?;
+    let text = files::read_text(&path, MAX_SOURCE_BYTES)?;
     let table: toml::Table = toml::from_str(&text)
         .map_err(|error| AuthorError::Malformed { file: path, reason: error.to_string() })?;
     let packages = table.get("package").and_then(|list| list.as_array()).cloned().unwrap_or_default();
@@ -167,6 +162,28 @@ mod tests {
         large.set_len(MAX_SOURCE_BYTES + 1).unwrap();
         let error = source_digests(&made.folder).unwrap_err();
         assert!(matches!(error, AuthorError::OverLimit { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_source_that_is_a_pipe_or_a_device_is_refused_before_a_compiler_meets_it() {
+        let place = tempfile::tempdir().unwrap();
+        for (index, language) in [Language::C, Language::Rust].into_iter().enumerate() {
+            let made = crate::scaffold(place.path(), &format!("demo{index}"), language).unwrap();
+            let extra = made.folder.join("src/extra.c");
+            let refused = || {
+                let options = crate::BuildOptions { folder: &made.folder, vectors: &[] };
+                let built = crate::build(&options).unwrap_err();
+                let rebuilt = crate::rebuild(&made.folder, b"", b"").unwrap_err();
+                for error in [built, rebuilt] {
+                    assert!(error.to_string().contains("no plain file"), "{error}");
+                }
+            };
+            assert!(std::process::Command::new("mkfifo").arg(&extra).status().unwrap().success());
+            refused();
+            fs::remove_file(&extra).unwrap();
+            std::os::unix::fs::symlink("/dev/zero", &extra).unwrap();
+            refused();
+        }
     }
 
     #[test]

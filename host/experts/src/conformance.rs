@@ -1,5 +1,7 @@
 //! Proves a plugin on the golden vectors inside its signature.
 
+use std::time::{Duration, Instant};
+
 use kvasir_gpu::GpuError;
 use kvasir_kernel::KernelError;
 use kvasir_numerics::golden::{GoldenVector, Outcome, VectorError};
@@ -9,6 +11,10 @@ use kvasir_sandbox::{CompiledKernel, Engine, Fault, KernelLimits, SandboxError};
 
 use crate::evaluator::{Evaluator, EvaluatorError, Handle, Instance, Isolation};
 use crate::lane::shape;
+
+/// Longest time for all golden vectors of a plugin together. The bundled kernel takes a second and less; each call has a deadline of its
+/// own beside this, and there may be thousands of calls.
+pub const PROOF_TIME: Duration = Duration::from_secs(120);
 
 /// What was proven.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,6 +84,17 @@ pub enum ConformanceError {
         found: u32,
         /// Bits due.
         expected: u32,
+    },
+    /// The proof took too long.
+    #[error(
+        "golden vector {file}: the plugin's vectors did not end within {limit:?} all together; it is too slow to be used here, or \
+         carries too many of them"
+    )]
+    TooSlow {
+        /// The file at which the time was up.
+        file: String,
+        /// The time granted.
+        limit: Duration,
     },
     /// The shader is further from the definition than the manifest allows.
     #[error(
@@ -164,7 +181,7 @@ pub fn conformance(plugin: &VerifiedPlugin) -> Result<Report, ConformanceError> 
 }
 
 /// As [`conformance()`], of a plugin that others made: in the process that `isolation` says, with the lesser of `limits` and what the
-/// plugin requests.
+/// plugin requests, and within `time` for all of it, usually [`PROOF_TIME`].
 ///
 /// # Errors
 /// As [`conformance()`], and where the kernel's process cannot be started or fails.
@@ -172,8 +189,9 @@ pub fn conformance_within(
     plugin: &VerifiedPlugin,
     isolation: &Isolation,
     limits: KernelLimits,
+    time: Duration,
 ) -> Result<Report, ConformanceError> {
-    prove(plugin, &Evaluator::new(plugin, isolation, 1)?, limits)
+    prove_within(plugin, &Evaluator::new(plugin, isolation, 1)?, limits, time)
 }
 
 /// As [`conformance`], with a kernel that was compiled from `plugin`. Its instance gets the lesser of `limits` and what the plugin
@@ -183,6 +201,16 @@ pub(crate) fn prove(
     kernel: &Evaluator,
     limits: KernelLimits,
 ) -> Result<Report, ConformanceError> {
+    prove_within(plugin, kernel, limits, PROOF_TIME)
+}
+
+fn prove_within(
+    plugin: &VerifiedPlugin,
+    kernel: &Evaluator,
+    limits: KernelLimits,
+    time: Duration,
+) -> Result<Report, ConformanceError> {
+    let clock = Clock::new(time);
     if plugin.vectors().is_empty() {
         return Err(ConformanceError::NoVectors);
     }
@@ -193,11 +221,30 @@ pub(crate) fn prove(
     for (file, bytes) in plugin.vectors() {
         let vector = GoldenVector::parse(bytes)
             .map_err(|source| ConformanceError::Vector { file: file.clone(), source })?;
-        prove_one(&mut instance, file, &vector, rows_at_once)?;
+        prove_one(&mut instance, file, &vector, rows_at_once, &clock)?;
         report.vectors += 1;
         report.rows += vector.count;
     }
     Ok(report)
+}
+
+/// How long a proof has gone on. It is asked between calls, which have deadlines of their own.
+pub(crate) struct Clock {
+    begun: Instant,
+    limit: Duration,
+}
+
+impl Clock {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Clock { begun: Instant::now(), limit }
+    }
+
+    pub(crate) fn check(&self, file: &str) -> Result<(), ConformanceError> {
+        match self.begun.elapsed() >= self.limit {
+            true => Err(ConformanceError::TooSlow { file: file.to_owned(), limit: self.limit }),
+            false => Ok(()),
+        }
+    }
 }
 
 fn prove_one(
@@ -205,7 +252,9 @@ fn prove_one(
     file: &str,
     vector: &GoldenVector<'_>,
     rows_at_once: u32,
+    clock: &Clock,
 ) -> Result<(), ConformanceError> {
+    clock.check(file)?;
     let outcome =
         |expected, found: String| ConformanceError::Outcome { file: file.to_owned(), expected, found };
     let expert = Swiglu::new(vector.gate, vector.up, vector.down)
@@ -226,7 +275,7 @@ fn prove_one(
         (Err(error), _) => return Err(outcome("a loaded expert", error.to_string())),
         (Ok(handle), _) => handle,
     };
-    let answer = forward(instance, &handle, vector, rows_at_once.max(1) as usize);
+    let answer = forward(instance, &handle, vector, rows_at_once.max(1) as usize, || clock.check(file))?;
     match (answer, vector.outcome) {
         (
             Err(EvaluatorError::Sandbox(SandboxError::Fault { fault: Fault::MalformedRows, .. })),
@@ -241,6 +290,7 @@ fn prove_one(
             compare(file, &values, output, hidden, None)?;
             let row_bytes = vector.rows.len() / vector.count.max(1);
             for row in 0..vector.count {
+                clock.check(file)?;
                 let rows = &vector.rows[row * row_bytes..][..row_bytes];
                 let values = instance
                     .forward(&handle, rows, 1)
@@ -256,23 +306,28 @@ fn prove_one(
     Ok(())
 }
 
-/// All rows of the vector, in calls of at most `rows_at_once`.
+/// All rows of the vector, in calls of at most `rows_at_once`; `between` is asked before each of several.
 fn forward(
     instance: &mut Instance,
     handle: &Handle,
     vector: &GoldenVector<'_>,
     rows_at_once: usize,
-) -> Result<Vec<f32>, EvaluatorError> {
+    between: impl Fn() -> Result<(), ConformanceError>,
+) -> Result<Result<Vec<f32>, EvaluatorError>, ConformanceError> {
     let row_bytes = vector.rows.len() / vector.count.max(1);
     // Bytes that are no whole rows cannot be cut, and are there to be refused.
     if vector.count <= rows_at_once || row_bytes == 0 || row_bytes * vector.count != vector.rows.len() {
-        return instance.forward(handle, vector.rows, vector.count as u32);
+        return Ok(instance.forward(handle, vector.rows, vector.count as u32));
     }
     let mut values = Vec::with_capacity(vector.count * vector.down.rows());
     for rows in vector.rows.chunks(rows_at_once * row_bytes) {
-        values.extend(instance.forward(handle, rows, (rows.len() / row_bytes) as u32)?);
+        between()?;
+        match instance.forward(handle, rows, (rows.len() / row_bytes) as u32) {
+            Ok(more) => values.extend(more),
+            Err(error) => return Ok(Err(error)),
+        }
     }
-    Ok(values)
+    Ok(Ok(values))
 }
 
 fn told(answer: Result<Vec<f32>, EvaluatorError>) -> String {

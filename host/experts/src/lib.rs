@@ -17,7 +17,7 @@ mod request;
 mod runner;
 mod shader_proof;
 
-pub use conformance::{ConformanceError, Report, conformance, conformance_within};
+pub use conformance::{ConformanceError, PROOF_TIME, Report, conformance, conformance_within};
 pub use error::RunnerError;
 pub use evaluator::Isolation;
 pub use kvasir_backbone::{Call, Completed};

@@ -8,7 +8,7 @@ use kvasir_numerics::golden::{GoldenVector, Outcome};
 use kvasir_numerics::{Matrix, RowFormat, Swiglu, block_sums, quantise_row, sums_per_block};
 use kvasir_plugin::{Shader, Tolerance, VerifiedPlugin};
 
-use crate::conformance::ConformanceError;
+use crate::conformance::{Clock, ConformanceError, PROOF_TIME};
 use crate::error::RunnerError;
 use crate::gpu_lane::{GpuLane, check_weights, gpu_rows, load, takes};
 
@@ -65,6 +65,7 @@ pub(crate) fn prove_shader(plugin: &VerifiedPlugin, gpu: &mut Gpu) -> Result<Sha
 }
 
 fn prove_vectors(plugin: &VerifiedPlugin, gpu: &mut Gpu) -> Result<ShaderReport, ConformanceError> {
+    let clock = Clock::new(PROOF_TIME);
     let mut report = ShaderReport::default();
     let mut formats: BTreeMap<&'static str, FormatDeviation> = BTreeMap::new();
     let mut proven: BTreeSet<&'static str> = BTreeSet::new();
@@ -79,7 +80,7 @@ fn prove_vectors(plugin: &VerifiedPlugin, gpu: &mut Gpu) -> Result<ShaderReport,
         if refused || !takes(shader, &expert) || check_weights(&expert).is_err() {
             continue;
         }
-        let mut proof = Proof { gpu, shader, file, expert: &expert };
+        let mut proof = Proof { gpu, shader, file, expert: &expert, clock: &clock };
         let deviation = proof.vector(&vector, &mut report)?;
         report.vectors += 1;
         report.rows += vector.count;
@@ -107,6 +108,7 @@ struct Proof<'a> {
     shader: &'a Shader,
     file: &'a str,
     expert: &'a Swiglu<'a>,
+    clock: &'a Clock,
 }
 
 impl Proof<'_> {
@@ -152,6 +154,7 @@ impl Proof<'_> {
     }
 
     fn forward(&mut self, vector: &GoldenVector<'_>, rows: &[u32]) -> Result<Vec<f32>, ConformanceError> {
+        self.clock.check(self.file)?;
         let format = gpu_rows(vector.gate.row_format());
         let mut out = vec![0.0; rows.len() * vector.down.rows()];
         let parts = [Part { expert: NUMBER, rows: rows.to_vec() }];

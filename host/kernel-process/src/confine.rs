@@ -18,7 +18,7 @@ use seccompiler::{
 /// Open files at once; those that are handed over are all there will be.
 const MAX_FILES: u64 = 16;
 
-/// What the process may use.
+/// What the process may use; less where the process that started it has less itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
     /// Private memory in bytes.
@@ -218,8 +218,16 @@ type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 type Resource = libc::c_int;
 
+/// Sets a limit, soft and hard. One that the system has set lower stays: nobody without privileges may raise it.
 fn set(resource: Resource, limit: u64) -> io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: limit as libc::rlim_t, rlim_max: limit as libc::rlim_t };
+    let mut there = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `there` is a whole rlimit that lives over the call, which fills it in.
+    if unsafe { libc::getrlimit(resource, &raw mut there) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // No limit is the largest number of all.
+    let limit = (limit as libc::rlim_t).min(there.rlim_max);
+    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
     // SAFETY: `limit` is a whole rlimit that lives over the call, which only reads it.
     match unsafe { libc::setrlimit(resource, &raw const limit) } {
         0 => Ok(()),

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-pub use kvasir_kernel::compile::EXIT_FOREIGN_ARTEFACT;
+pub use kvasir_kernel::compile::{EXIT_FOREIGN_ARTEFACT, EXIT_SETUP};
 
-/// The walls could not be put up, or what was handed over is not what was announced.
-pub const EXIT_SETUP: i32 = 3;
 /// The process panicked.
 const EXIT_PANIC: i32 = 101;
 

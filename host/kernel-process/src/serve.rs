@@ -127,7 +127,11 @@ impl<'a> Serving<'a> {
                 // The host cuts its calls to the rows that the kernel may be given.
                 let limits = KernelLimits { memory_bytes, fuel_per_call, rows_per_call: u32::MAX, deadline };
                 let made = self.kernel.instantiate(limits);
-                let made = made.map_err(|error| Failure::Kernel { error, fatal: true })?;
+                // An engine that finds no room for an instance says nothing about the kernel.
+                let made = made.map_err(|error| {
+                    let fatal = !matches!(error, SandboxError::Engine { .. });
+                    Failure::Kernel { error, fatal }
+                })?;
                 self.instances.insert(instance, Held { instance: made, experts: HashMap::new() });
             }
             Request::Chunk { length } => {

@@ -5,14 +5,16 @@
 #[path = "../../../tests/data/hostile-plugin/plugin.rs"]
 mod plugin;
 
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvasir_kernel::ring::{MAX_EXPERT_BYTES, Ring};
 use kvasir_kernel::{
-    CompileLimits, Instance, InstanceLimits, Kernel, KernelError, KernelOptions, MemoryHistory,
+    CompileLimits, FailureHistory as _, Instance, InstanceLimits, Kernel, KernelError, KernelOptions,
+    MemoryHistory,
 };
 use kvasir_plugin::PluginDigest;
 use kvasir_sandbox::{Fault, MAX_STACK_BYTES, SandboxError};
@@ -626,6 +628,48 @@ fn an_expert_beyond_a_limit_is_refused_by_the_first_limit_that_it_meets() {
     let error = instance.load(shape, [&weights, &weights, &weights]).unwrap_err();
     assert!(matches!(error, KernelError::Crashed { request: "load", .. }), "{error}");
     assert!(instance.is_poisoned());
+}
+
+/// The program as somebody starts it who has less than usual: `script` runs before it, in the same process.
+fn limited(folder: &Path, script: &str) -> PathBuf {
+    let path = folder.join("kvasir-kernel");
+    let program = env!("CARGO_BIN_EXE_kvasir-kernel");
+    std::fs::write(&path, format!("#!/bin/sh\n{script}\nexec '{program}' \"$@\"\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn what_the_machine_does_not_give_is_not_held_against_a_kernel() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let history = Arc::new(MemoryHistory::default());
+    let tried = |script: &str| {
+        let program = Some(limited(folder.path(), script));
+        let options = KernelOptions { program, history: history.clone(), quarantine_after: 1, ..options() };
+        let kernel = start("limited", &plugin::kernel("honest"), options)?;
+        let mut instance = kernel.instantiate(0, LIMITS)?;
+        let expert = load(&mut instance)?;
+        forward(&mut instance, expert, 0)
+    };
+    let due = tried("").unwrap();
+    // Lower than what the process sets itself, and enough.
+    for script in ["ulimit -f 100000", "ulimit -t 30", "ulimit -d 400000", "ulimit -n 12", "ulimit -c 0"] {
+        assert_eq!(tried(script).unwrap(), due, "{script}");
+    }
+    for turn in 0..4 {
+        let error = tried("echo 'no walls today' >&2; exit 3").unwrap_err();
+        let setup = matches!(&error, KernelError::Setup { reason } if reason.contains("no walls today"));
+        assert!(setup, "{turn}: {error}");
+    }
+    // Too little address space for a memory of WebAssembly, of which much is reserved and little used.
+    let error = match tried("ulimit -v 3000000").unwrap_err() {
+        KernelError::Failed { report, fatal: false } => SandboxError::decode(&report).unwrap(),
+        other => panic!("{other}"),
+    };
+    assert!(matches!(error, SandboxError::Engine { .. }), "{error}");
+    assert_eq!(history.failures(digest("limited")), 0);
+    assert_eq!(tried("").unwrap(), due);
 }
 
 /// Prints what a hop costs: `cargo test -p kvasir-kernel-process --test hostile_kernel -- --ignored --nocapture hop`.

@@ -11,7 +11,10 @@ use crate::options::{CompileLimits, KernelOptions};
 use crate::process::{Watched, program, told};
 use crate::ring::MAX_REPORT_BYTES;
 use crate::shared_memory::{constant_file, empty_file};
+use crate::system_limits::lowered;
 
+/// The program ends so where its walls cannot be put up, or what was handed over is not what was announced.
+pub const EXIT_SETUP: i32 = 3;
 /// The program ends so where compiled code is of another engine.
 pub const EXIT_FOREIGN_ARTEFACT: i32 = 5;
 /// First byte of the compiler's output: compiled code follows.
@@ -74,6 +77,7 @@ pub(crate) fn compile(component: &[u8], options: &KernelOptions) -> Result<Artef
     let end = status.map(|status| (status.code(), status.signal()));
     let limit = match end {
         Some((Some(0), _)) => return take(&mut output, limits, failed),
+        Some((Some(EXIT_SETUP), _)) => return Err(KernelError::Setup { reason: child.last_words() }),
         Some((None, Some(libc::SIGXCPU | libc::SIGKILL))) => {
             format!("processor time of {} s", limits.processor_seconds)
         }
@@ -85,7 +89,11 @@ pub(crate) fn compile(component: &[u8], options: &KernelOptions) -> Result<Artef
             return Err(KernelError::CompilerCrashed { status: told(status), stderr: child.last_words() });
         }
     };
-    Err(KernelError::CompileLimit { limit })
+    match lowered(limits) {
+        // The compiler never had what a kernel may take to compile.
+        Some(reason) => Err(KernelError::Setup { reason }),
+        None => Err(KernelError::CompileLimit { limit }),
+    }
 }
 
 /// Reads what the compiler left. The file is ours alone by now, and still nothing in it is believed.

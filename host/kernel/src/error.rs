@@ -38,6 +38,16 @@ pub enum KernelError {
         reason: String,
     },
 
+    /// A process cannot be set up with what this machine gives it: its walls do not stand, or it has less than it needs.
+    #[error(
+        "a kernel's process cannot be set up on this machine: {reason}; see what limits this program (`ulimit -Ha`, or Limit..= of a \
+         systemd unit)"
+    )]
+    Setup {
+        /// What the process said, or which limit is too low.
+        reason: String,
+    },
+
     // The plugin.
     /// The compiler's process exceeded one of its limits and was ended.
     #[error(

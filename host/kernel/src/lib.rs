@@ -19,6 +19,7 @@ mod program;
 pub mod ring;
 pub mod shared_memory;
 pub mod start;
+mod system_limits;
 mod walls;
 
 pub use cache::CompileCache;

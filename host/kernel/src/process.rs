@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use crate::compile::{EXIT_FOREIGN_ARTEFACT, EXIT_SETUP};
 use crate::error::KernelError;
 use crate::options::{KernelOptions, PROGRAM_VARIABLE};
 use crate::program::find_program;
@@ -19,6 +20,8 @@ use crate::walls::Walls;
 
 /// The program's file name.
 const PROGRAM: &str = "kvasir-kernel";
+/// What a process is asked for before it can answer.
+const STARTING: &str = "starting";
 /// Bytes of a process's standard error that are kept.
 const KEPT_BYTES: usize = 2 << 10;
 /// How long a process that closed its standard error may take to be gone before it is killed.
@@ -240,10 +243,10 @@ impl Process {
                 break walls;
             }
             if process.watched.has_ended() {
-                return Err(process.crashed("starting"));
+                return Err(process.crashed(STARTING));
             }
             if Instant::now() > until {
-                return Err(process.end(KernelError::Killed { request: "starting", deadline: options.start }));
+                return Err(process.end(KernelError::Killed { request: STARTING, deadline: options.start }));
             }
             process.ring.wait_ready(Duration::from_millis(20));
         };
@@ -286,9 +289,12 @@ impl Process {
 
     fn crashed(&self, request: &'static str) -> KernelError {
         let status = self.watched.status(2 * END_GRACE);
-        const FOREIGN: i32 = crate::compile::EXIT_FOREIGN_ARTEFACT;
         let error = match status.and_then(|status| status.code()) {
-            Some(FOREIGN) => KernelError::ForeignArtefact,
+            Some(EXIT_FOREIGN_ARTEFACT) => KernelError::ForeignArtefact,
+            // Afterwards code of the kernel runs in it, whose exit codes mean nothing.
+            Some(EXIT_SETUP) if request == STARTING => {
+                KernelError::Setup { reason: self.watched.last_words() }
+            }
             _ => KernelError::Crashed { request, status: told(status), stderr: self.watched.last_words() },
         };
         self.end(error)

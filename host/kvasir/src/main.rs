@@ -28,8 +28,7 @@ fn main() -> ExitCode {
         Ok(line) => line,
         Err(said) => return help_or_complaint(&said),
     };
-    operate::logging::start(line.verbose, line.quiet);
-    match run(&line) {
+    match operate::logging::start(line.verbose, line.quiet).and_then(|()| run(&line)) {
         Ok(code) => code,
         Err(error) => failure(&error),
     }

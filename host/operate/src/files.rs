@@ -266,7 +266,7 @@ fn sweep(folder: &Path) {
 }
 
 /// The plain file that stands at `path`, or none. Links are not followed: a device or a file elsewhere is not meant.
-fn what_is_at(path: &Path) -> Result<Option<Metadata>> {
+pub(crate) fn what_is_at(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_file() => Ok(Some(metadata)),
         Ok(metadata) => bail!("{} is {}: name a plain file", path.display(), kind(&metadata)),
@@ -291,7 +291,8 @@ fn same_file(one: &Metadata, other: &Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-fn folder_of(path: &Path) -> &Path {
+/// The folder in which `path` stands.
+pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

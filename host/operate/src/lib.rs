@@ -40,4 +40,5 @@ pub mod serve_worker;
 pub mod settings;
 pub mod setup;
 pub mod shader_check;
+pub mod standing;
 pub mod watch_store;

@@ -115,11 +115,12 @@ fn without_controls(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// JSON escapes control characters up to U+001F; a terminal obeys U+007F to U+009F too, and JSON allows them escaped.
+/// JSON escapes control characters up to U+001F; a terminal obeys U+007F to U+009F too, and characters that change the direction of what
+/// is around them, and JSON allows them escaped.
 fn json_text(value: &Value) -> String {
     let mut text = String::new();
     for c in value.to_string().chars() {
-        if c.is_control() {
+        if is_unwelcome(c) {
             text.push_str(&format!("\\u{:04x}", u32::from(c)));
         } else {
             text.push(c);
@@ -155,9 +156,9 @@ mod tests {
 
     #[test]
     fn json_for_a_terminal_reads_back_as_the_same_value() {
-        let value = serde_json::json!({ "text": HOSTILE });
+        let value = serde_json::json!({ "text": format!("{HOSTILE}\u{202e}gpj\u{2066}") });
         let text = json_text(&value);
-        assert!(!text.contains(char::is_control), "{text}");
+        assert!(!text.contains(is_unwelcome), "{text}");
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
     }
 

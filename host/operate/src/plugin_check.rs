@@ -4,9 +4,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use kvasir_experts::{
-    ConformanceError, FormatDeviation, GpuError, GpuOptions, KernelError, Report, RunnerError,
+    ConformanceError, FormatDeviation, GpuError, GpuOptions, KernelError, PROOF_TIME, Report, RunnerError,
+    SandboxError,
 };
-use kvasir_plugin::{Tolerance, VerifiedPlugin};
+use kvasir_plugin::{Grant, Tolerance, VerifiedPlugin};
 use serde_json::json;
 
 use crate::local::verified_plugin;
@@ -22,17 +23,26 @@ pub struct Proven {
     pub shader: Option<serde_json::Value>,
 }
 
-/// Runs the golden vectors, on the shader too where there is one and a device. `host` is given where others made the kernel: then it
+/// How a kernel that others made is tried.
+pub struct Trial<'a> {
+    /// Whether in a process of its own.
+    pub settings: &'a Settings,
+    /// Within what, and whether on the GPU too.
+    pub grant: Grant,
+}
+
+/// Runs the golden vectors, on the shader too where there is one and a device. `trial` is given where others made the kernel: then it
 /// runs within what the policy grants it, in a process as the settings file says, and otherwise in this one.
 ///
 /// # Errors
 /// Where the kernel or the shader fails them, or the shader is refused.
-pub fn prove(plugin: &VerifiedPlugin, host: Option<&Settings>) -> Result<Proven> {
-    let report = match host {
-        Some(settings) => prove_foreign(settings, plugin)?,
+pub fn prove(plugin: &VerifiedPlugin, trial: Option<&Trial<'_>>) -> Result<Proven> {
+    let report = match trial {
+        Some(trial) => tried(plugin, trial)?,
         None => kvasir_experts::conformance(plugin).context("it fails its own vectors")?,
     };
-    Ok(Proven { vectors: report.vectors, shader: checked_shader(plugin)? })
+    let gpu = trial.is_none_or(|trial| trial.grant.gpu);
+    Ok(Proven { vectors: report.vectors, shader: checked_shader(plugin, gpu)? })
 }
 
 /// Runs the golden vectors of a kernel that others made, within what the policy grants it, and in a confined process unless the
@@ -41,17 +51,34 @@ pub fn prove(plugin: &VerifiedPlugin, host: Option<&Settings>) -> Result<Proven>
 /// # Errors
 /// Where the policy refuses it, the process cannot be started, or the kernel fails.
 pub(crate) fn prove_foreign(settings: &Settings, plugin: &VerifiedPlugin) -> Result<Report> {
-    let limits = plugin_store::limits_of(&settings.store().grant(plugin)?);
-    let isolation = settings.isolation(None).for_a_trial();
-    kvasir_experts::conformance_within(plugin, &isolation, limits).map_err(|error| {
-        let what = match &error {
-            ConformanceError::Process(KernelError::NoProgram { .. } | KernelError::Start { .. }) => {
-                "its kernel cannot be tried"
-            }
-            _ => "it fails its own vectors",
-        };
+    tried(plugin, &Trial { settings, grant: settings.store().grant(plugin)? })
+}
+
+fn tried(plugin: &VerifiedPlugin, trial: &Trial<'_>) -> Result<Report> {
+    let limits = plugin_store::limits_of(&trial.grant);
+    let isolation = trial.settings.isolation(None).for_a_trial();
+    kvasir_experts::conformance_within(plugin, &isolation, limits, PROOF_TIME).map_err(|error| {
+        let what =
+            if is_of_the_machine(&error) { "its kernel cannot be tried" } else { "it fails its own vectors" };
         anyhow::Error::from(error).context(what)
     })
+}
+
+/// Whether the failure says something about this machine or this program, and nothing about the kernel.
+fn is_of_the_machine(error: &ConformanceError) -> bool {
+    match error {
+        ConformanceError::Sandbox(error) => matches!(error, SandboxError::Engine { .. }),
+        ConformanceError::Process(error) => matches!(
+            error,
+            KernelError::NoProgram { .. }
+                | KernelError::Start { .. }
+                | KernelError::Setup { .. }
+                | KernelError::Cache { .. }
+                | KernelError::ForeignArtefact
+                | KernelError::BrokenProtocol { .. }
+        ),
+        _ => false,
+    }
 }
 
 /// `kvasir plugin verify`: signature, digests, imports, operators, golden vectors, and whether `source` builds to the same bytes.
@@ -67,7 +94,8 @@ pub fn verify(
 ) -> Result<()> {
     let plugin = verified_plugin(settings, package, trust)?;
     let path = plugin_store::named_or_active(settings, package)?;
-    let proven = prove(&plugin, Some(settings)).with_context(|| format!("{} is refused", path.display()))?;
+    let trial = Trial { settings, grant: settings.store().grant(&plugin)? };
+    let proven = prove(&plugin, Some(&trial)).with_context(|| format!("{} is refused", path.display()))?;
     let publishers: Vec<String> = plugin.publishers().iter().map(ToString::to_string).collect();
     let checked = proven.shader.as_ref();
     let rebuilt = source.map(|source| plugin_rebuild::equal(&plugin, source)).transpose()?;
@@ -94,13 +122,17 @@ pub fn verify(
     }
 }
 
-/// Puts the plugin's shader, if it has one, through the front door of `kvasir-gpu`; `None` also where that program is not there.
-fn checked_shader(plugin: &VerifiedPlugin) -> Result<Option<serde_json::Value>> {
+/// Puts the plugin's shader, if it has one, through the front door of `kvasir-gpu`; `None` also where that program is not there. That
+/// parses it and runs nothing of it; it is run where it may use the GPU.
+fn checked_shader(plugin: &VerifiedPlugin, gpu: bool) -> Result<Option<serde_json::Value>> {
     let Some(shader) = plugin.shader() else { return Ok(None) };
     match shader_check::check(shader)? {
         ShaderCheck::NotChecked => Ok(None),
         ShaderCheck::Accepted(mut report) => {
-            report["proof"] = shader_proof(plugin)?;
+            report["proof"] = match gpu {
+                true => shader_proof(plugin)?,
+                false => json!({ "skipped": "the policy does not grant the GPU" }),
+            };
             Ok(Some(report))
         }
     }

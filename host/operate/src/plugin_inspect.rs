@@ -54,11 +54,11 @@ fn as_text(path: &Path, found: &Unverified, kernel: &Value, shader: &Value) -> R
         manifest.name,
         manifest.version,
         manifest.kernel_revision,
-        path.display(),
+        output::name(&path.display().to_string()),
         found.image,
-        output::printable(&manifest.world),
+        output::name(&manifest.world),
         serde_json::to_value(manifest.class)?.as_str().unwrap_or_default(),
-        output::printable(&manifest.formats.join(", ")),
+        output::name(&manifest.formats.join(", ")),
         manifest.min_host,
         limits.memory_bytes,
         limits.fuel_per_call,
@@ -70,6 +70,7 @@ fn as_text(path: &Path, found: &Unverified, kernel: &Value, shader: &Value) -> R
         Some(claims) => {
             let keys: Vec<String> = claims.signed_by.iter().map(ToString::to_string).collect();
             let fit = claims.misfit.as_ref().map_or("fits the files".to_owned(), ToString::to_string);
+            let fit = output::name(&fit);
             text += &format!(
                 "plugin    {}\nsigned    by {} (whether the signatures hold: kvasir plugin verify)\nvalid     from {} until {}\n\
                  statement {fit}\n",
@@ -81,23 +82,23 @@ fn as_text(path: &Path, found: &Unverified, kernel: &Value, shader: &Value) -> R
         }
     }
     text += &match kernel["refused"].as_str() {
-        Some(reason) => format!("kernel    refused by the sandbox: {}\n", output::printable(reason)),
+        Some(reason) => format!("kernel    refused by the sandbox: {}\n", output::name(reason)),
         None => format!(
             "kernel    imports nothing, exports {}, {} functions\n",
-            output::printable(&kernel["exports"].to_string()),
+            output::name(&kernel["exports"].to_string()),
             kernel["functions"]
         ),
     };
     text += &match (shader["refused"].as_str(), shader["file"].as_str()) {
         (_, None) => "shader    none\n".to_owned(),
-        (Some(reason), _) => format!("shader    refused: {}\n", output::printable(reason)),
+        (Some(reason), _) => format!("shader    refused: {}\n", output::name(reason)),
         (None, Some(file)) => {
             let entry_points = shader["checked"]["entry_points"].as_array().map(Vec::len);
             let checked = entry_points
                 .map_or("not checked, kvasir-gpu is not beside this program".to_owned(), |count| {
                     format!("passes the front door with {count} entry points")
                 });
-            format!("shader    {file}: {checked}\n")
+            format!("shader    {}: {checked}\n", output::name(file))
         }
     };
     for file in &found.files {

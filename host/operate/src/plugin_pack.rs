@@ -13,13 +13,19 @@ use serde_json::json;
 
 use crate::files::{self, Replaceable};
 use crate::local::PACKAGE_BYTES_MAX;
-use crate::plugin_check::{self, Proven, checked_text, shader_object};
+use crate::plugin_check::{self, Proven, Trial, checked_text, shader_object};
 use crate::plugin_tool::{read, read_folder};
 use crate::settings::Settings;
+use crate::standing::{self, Standing};
 use crate::{key_file, output, setup};
 
 /// Where a folder's component is looked for, in this order.
 const COMPONENTS: [&str; 2] = ["build/kernel.wasm", "kernel.wasm"];
+
+/// Folders of a kernel's folder in which every file goes into a package or its component.
+const SOURCES: [&str; 3] = ["vectors", "shaders", "src"];
+/// Files beside them from which a component is built.
+const BUILT_FROM: [&str; 3] = [kvasir_author::RECIPE, "Cargo.toml", "Cargo.lock"];
 
 /// What `kvasir plugin pack` may be told.
 pub struct PackOptions {
@@ -49,17 +55,17 @@ pub(crate) struct Checked {
 pub fn pack(options: &PackOptions, json: bool) -> Result<()> {
     let PackOptions { folder, days, .. } = options;
     let key = options.key.as_deref().map(key_file::load).transpose()?;
-    let Folder { contents, inputs } = Folder::read(folder)?;
+    let kernel = Folder::read(folder)?;
     let out = match &options.out {
         Some(out) => out.clone(),
-        None => folder.join(file_name(&contents)?),
+        None => folder.join(file_name(&kernel.contents)?),
     };
-    let inputs: Vec<&Path> = inputs.iter().chain(&options.key).map(PathBuf::as_path).collect();
-    writable(&out, &inputs, options.force)?;
+    let there = Standing::at(&out)?;
+    kernel.writable(&out, options.key.as_deref(), options.force)?;
     let signers: Vec<KeyId> = key.iter().map(|key| KeyId::of(&key.signing_key().verifying_key())).collect();
     keeps_signatures(&out, &signers, None, options.force)?;
     let unfit = || format!("{} cannot be packed", folder.display());
-    let checked = check(contents, setup::validity(u64::from(*days)), None).with_context(unfit)?;
+    let checked = check(kernel.contents, setup::validity(u64::from(*days)), None).with_context(unfit)?;
     let package = match &key {
         Some(key) => {
             kvasir_plugin::pack(&checked.contents, setup::validity(u64::from(*days)), key.signing_key())
@@ -67,7 +73,7 @@ pub fn pack(options: &PackOptions, json: bool) -> Result<()> {
         None => kvasir_plugin::pack_unsigned(&checked.contents),
     };
     let package = package.with_context(unfit)?;
-    files::write_whole(&out, &package)?;
+    standing::write_over(&out, &there, &package)?;
     let (plugin, proven) = (&checked.plugin, &checked.proven);
     if json {
         output::object(&json!({
@@ -120,11 +126,32 @@ pub fn unpack(package: &Path, folder: Option<&Path>, json: bool) -> Result<()> {
 /// The files of a kernel's folder.
 pub(crate) struct Folder {
     pub contents: PackageContents,
-    /// What was read and must not be written over.
-    pub inputs: Vec<PathBuf>,
+    folder: PathBuf,
 }
 
 impl Folder {
+    /// Refuses to write a package to `out` where that would write over what the package or the component is made of, or over `key`, or
+    /// else as [`writable`].
+    pub(crate) fn writable(&self, out: &Path, key: Option<&Path>, force: bool) -> Result<()> {
+        let files = ["plugin.toml", "sbom.cdx.json"].into_iter().chain(COMPONENTS).chain(BUILT_FROM);
+        let files: Vec<PathBuf> = files.map(|file| self.folder.join(file)).collect();
+        let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).chain(key).collect();
+        // Links on the way are followed: what counts is where it would be written.
+        let place = files::folder_of(out).canonicalize();
+        let within = SOURCES.iter().find(|part| {
+            let part = self.folder.join(part).canonicalize();
+            matches!((&place, &part), (Ok(place), Ok(part)) if place.starts_with(part))
+        });
+        if let Some(part) = within {
+            bail!(
+                "{} is in {}, where every file belongs to the kernel: write to another folder",
+                out.display(),
+                self.folder.join(part).display()
+            );
+        }
+        writable(out, &inputs, force)
+    }
+
     pub(crate) fn read(folder: &Path) -> Result<Self> {
         let manifest = folder.join("plugin.toml");
         let places = COMPONENTS.map(|place| folder.join(place));
@@ -143,19 +170,44 @@ impl Folder {
             vectors: read_folder(&folder.join("vectors"))?,
             sbom: if bill.exists() { read(&bill)? } else { Vec::new() },
         };
-        Ok(Folder { contents, inputs: vec![manifest, component.clone(), bill] })
+        Ok(Folder { contents, folder: folder.to_owned() })
     }
 }
 
-/// The checks that `verify` makes, before anything is signed with a key that counts. `host` as [`plugin_check::prove`] takes it.
+/// The checks that `verify` makes, before anything is signed with a key that counts. `others` is given where others made the kernel.
 pub(crate) fn check(
     contents: PackageContents,
     validity: kvasir_plugin::Validity,
-    host: Option<&Settings>,
+    others: Option<&Others<'_>>,
 ) -> Result<Checked> {
     let plugin = signed_for_the_occasion(&contents, validity)?;
-    let proven = plugin_check::prove(&plugin, host)?;
+    let trial = others.map(|others| others.trial(&plugin)).transpose()?;
+    let proven = plugin_check::prove(&plugin, trial.as_ref())?;
     Ok(Checked { contents, plugin, proven })
+}
+
+/// A package that others made.
+pub(crate) struct Others<'a> {
+    pub settings: &'a Settings,
+    pub package: &'a [u8],
+    /// Whose signatures it says it carries.
+    pub signed_by: Vec<KeyId>,
+}
+
+impl<'a> Others<'a> {
+    /// Within what it is tried before it is signed: what it would get if it were run, where it would be; else what the policy grants to
+    /// those who say that they signed it, as far as that is not more than anybody gets.
+    fn trial(&self, plugin: &VerifiedPlugin) -> Result<Trial<'a>> {
+        let store = self.settings.store();
+        let trust = store.trust().ok();
+        let verified = trust
+            .and_then(|trust| kvasir_plugin::verify(self.package, trust.publishers(), setup::now()).ok());
+        let grant = match verified {
+            Some(verified) => store.grant(&verified)?,
+            None => store.grant_claimed(plugin, &self.signed_by)?,
+        };
+        Ok(Trial { settings: self.settings, grant })
+    }
 }
 
 /// `contents` as a plugin that a host would run, by a key that is thrown away: the digest of a plugin does not depend on who signs.

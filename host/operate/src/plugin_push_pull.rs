@@ -8,8 +8,12 @@ use kvasir_plugin::Unverified;
 use kvasir_registry::{Credentials, Options, Place};
 use serde_json::json;
 
+use crate::output;
 use crate::plugin_pack::{read_package, replaces_only_itself, stem, writable};
-use crate::{files, output};
+use crate::standing::{self, Standing};
+
+/// Longest time for a whole push or pull that may be asked for, in seconds.
+pub const TIMEOUT_SECONDS_MAX: u64 = kvasir_registry::MAX_DEADLINE.as_secs();
 
 /// How a registry is reached.
 pub struct RegistryOptions {
@@ -88,9 +92,10 @@ pub fn pull(options: &PullOptions, json: bool) -> Result<()> {
         Some(out) => out.clone(),
         None => PathBuf::from(format!("{}.kvp", stem(manifest))),
     };
+    let there = Standing::at(&out)?;
     writable(&out, &[], options.force)?;
     replaces_only_itself(&out, &package, options.force)?;
-    files::write_whole(&out, &package)?;
+    standing::write_over(&out, &there, &package)?;
     if json {
         output::object(&json!({
             "package": out.display().to_string(), "bytes": package.len(), "place": place.to_string(),

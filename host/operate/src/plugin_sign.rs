@@ -7,9 +7,10 @@ use kvasir_plugin::{KeyId, Unverified};
 use kvasir_wire::key::SecretKey;
 use serde_json::json;
 
-use crate::plugin_pack::{self, Checked, Folder};
+use crate::plugin_pack::{self, Checked, Folder, Others};
 use crate::settings::Settings;
-use crate::{files, key_file, output, setup};
+use crate::standing::{self, Standing};
+use crate::{key_file, output, setup};
 
 /// What `kvasir plugin sign` may be told.
 pub struct SignOptions {
@@ -35,33 +36,37 @@ pub fn sign(settings: &Settings, options: &SignOptions, json: bool) -> Result<()
     let own = KeyId::of(&key.signing_key().verifying_key());
     let validity = setup::validity(u64::from(options.days));
     let unfit = || format!("{} cannot be signed", target.display());
-    let (out, package, checked) = if target.is_dir() {
-        let Folder { contents, inputs } = Folder::read(target)?;
+    let (out, there, package, checked) = if target.is_dir() {
+        let kernel = Folder::read(target)?;
         let out = match &options.out {
             Some(out) => out.clone(),
-            None => target.join(plugin_pack::file_name(&contents)?),
+            None => target.join(plugin_pack::file_name(&kernel.contents)?),
         };
-        let inputs: Vec<&Path> = inputs.iter().chain([&key_path]).map(PathBuf::as_path).collect();
-        plugin_pack::writable(&out, &inputs, options.force)?;
+        let there = Standing::at(&out)?;
+        kernel.writable(&out, Some(&key_path), options.force)?;
         plugin_pack::keeps_signatures(&out, &[own], None, options.force)?;
-        let checked = plugin_pack::check(contents, validity, None).with_context(unfit)?;
+        let checked = plugin_pack::check(kernel.contents, validity, None).with_context(unfit)?;
         let package = kvasir_plugin::pack(&checked.contents, validity, key.signing_key());
-        (out, package.with_context(unfit)?, checked)
+        (out, there, package.with_context(unfit)?, checked)
     } else {
         let out = options.out.as_ref().unwrap_or(target).clone();
+        // Before the package is read: whoever signs it in the meantime is not to lose that signature.
+        let there = Standing::at(&out)?;
         plugin_pack::writable(&out, &[&key_path], options.force)?;
         let bytes = plugin_pack::read_package(target)?;
         let found = Unverified::read(&bytes).with_context(unfit)?;
         plugin_pack::keeps_signatures(&out, &[own], Some(&bytes), options.force)?;
         // Whoever signs vouches, so what is in it is tried first, whoever signed before.
-        let checked = plugin_pack::check(found.contents, validity, Some(settings)).with_context(unfit)?;
+        let signed_by = found.claims.as_ref().map(|claims| claims.signed_by.clone()).unwrap_or_default();
+        let others = Others { settings, package: &bytes, signed_by };
+        let checked = plugin_pack::check(found.contents, validity, Some(&others)).with_context(unfit)?;
         let package = match found.claims {
             Some(_) => kvasir_plugin::add_signature(&bytes, key.signing_key()),
             None => kvasir_plugin::sign(&bytes, validity, key.signing_key()),
         };
-        (out, package.with_context(unfit)?, checked)
+        (out, there, package.with_context(unfit)?, checked)
     };
-    files::write_whole(&out, &package)?;
+    standing::write_over(&out, &there, &package)?;
     report(&Signed { out: &out, package: &package, key: &key, key_path: &key_path, new_key }, &checked, json)
 }
 

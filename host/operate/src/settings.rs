@@ -72,9 +72,11 @@ impl Settings {
             }
         };
         let usual = configuration_folder.join("config.toml");
+        // A link that leads nowhere is a settings file that cannot be read, and none that is not there.
+        let is_there = || usual.symlink_metadata().is_ok() || usual.try_exists().is_err();
         let file = match explicit {
             Some(path) => read_settings(path)?,
-            None if usual.exists() => read_settings(&usual)?,
+            None if is_there() => read_settings(&usual)?,
             None => SettingsFile::default(),
         };
         Ok(Settings { file, configuration_folder, data_folder })
@@ -192,6 +194,19 @@ mod tests {
         fs::write(&path, "probe_rate = 1.5\n").unwrap();
         let error = format!("{:#}", Settings::load(Some(&path), Some(home.path())).unwrap_err());
         assert!(error.contains("between 0 and 1"), "{error}");
+    }
+
+    #[test]
+    fn a_settings_file_that_leads_nowhere_is_an_error_and_one_that_is_not_there_is_none() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("config");
+        assert!(Settings::load(None, Some(home.path())).is_ok());
+        fs::create_dir_all(&folder).unwrap();
+        std::os::unix::fs::symlink("gone.toml", folder.join("config.toml")).unwrap();
+        let error = format!("{:#}", Settings::load(None, Some(home.path())).unwrap_err());
+        assert!(error.contains("cannot read the settings file") && error.contains("config.toml"), "{error}");
+        fs::write(folder.join("gone.toml"), "threads = 3\n").unwrap();
+        assert_eq!(Settings::load(None, Some(home.path())).unwrap().threads(None), Some(3));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use ed25519_dalek::SigningKey;
 use kvasir_plugin::{
-    Grant, MAX_PACKAGE_BYTES, MAX_POLICY_BYTES, PluginDigest, PluginError, Policy, Seen, UnixSeconds,
+    Grant, KeyId, MAX_PACKAGE_BYTES, MAX_POLICY_BYTES, PluginDigest, PluginError, Policy, Seen, UnixSeconds,
     VerifiedPlugin,
 };
 
@@ -79,6 +79,12 @@ impl Store {
     pub fn grant(&self, plugin: &VerifiedPlugin) -> Result<Grant, StoreError> {
         let digest = plugin.digest();
         self.policy()?.grant(plugin).map_err(|source| StoreError::Policy { digest, source })
+    }
+
+    /// As [`Store::grant`], of a plugin that only says who signed it: whoever is named can narrow what it gets and not widen it.
+    pub fn grant_claimed(&self, plugin: &VerifiedPlugin, claimed: &[KeyId]) -> Result<Grant, StoreError> {
+        let digest = plugin.digest();
+        self.policy()?.grant_claimed(plugin, claimed).map_err(|source| StoreError::Policy { digest, source })
     }
 
     /// Which plugin is active, without verifying anything: one small file is read. A running worker may look every second; `change`

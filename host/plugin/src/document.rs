@@ -11,7 +11,7 @@ use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::error::DocumentError;
+use crate::error::{DocumentError, one_line};
 use crate::identity::{KeyId, UnixSeconds};
 use crate::limits::{MAX_DOCUMENT_SIGNATURES, MAX_TRUST_DOCUMENT_BYTES};
 
@@ -47,7 +47,7 @@ pub fn read<T: Serialize + DeserializeOwned>(
         return Err(DocumentError::TooLarge { what, bytes: bytes.len(), limit });
     }
     let document: Document<T> =
-        serde_json::from_slice(bytes).map_err(|error| unreadable(what, error.to_string()))?;
+        serde_json::from_slice(bytes).map_err(|error| unreadable(what, one_line(error)))?;
     if encode(what, &document)? != bytes {
         return Err(DocumentError::NotCanonical { what });
     }

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::{Signature, Signer as _, SigningKey};
 use serde::{Deserialize, Serialize};
 
-use crate::error::PluginError;
+use crate::error::{PluginError, one_line};
 use crate::identity::KeyId;
 use crate::limits::MAX_SIGNATURES;
 use crate::trust::TrustStore;
@@ -105,8 +105,7 @@ pub fn open(envelope: &[u8], trust: &TrustStore) -> Result<Signed, PluginError> 
 /// Reads the envelope's own JSON, which nobody has verified: its size was bounded, every field is known, and only the canonical
 /// form is accepted.
 fn read(envelope: &[u8]) -> Result<(Envelope, Vec<u8>), PluginError> {
-    let parsed: Envelope =
-        serde_json::from_slice(envelope).map_err(|error| unreadable(&error.to_string()))?;
+    let parsed: Envelope = serde_json::from_slice(envelope).map_err(|error| unreadable(&one_line(error)))?;
     if parsed.payload_type != PAYLOAD_TYPE {
         return Err(PluginError::PayloadType { found: parsed.payload_type, expected: PAYLOAD_TYPE });
     }

@@ -74,7 +74,7 @@ pub enum PluginError {
     },
     /// A file that the format does not know.
     #[error(
-        "the package holds {name}, which the format does not know; only plugin.toml, kernel.wasm, sbom.cdx.json, \
+        "the package holds {name:?}, which the format does not know; only plugin.toml, kernel.wasm, sbom.cdx.json, \
          shaders/*.wgsl and vectors/* may be in it"
     )]
     UnexpectedFile {
@@ -83,7 +83,7 @@ pub enum PluginError {
     },
     /// An entry of the archive that is no part of an OCI layout.
     #[error(
-        "the package's archive holds {name}, which is no part of a plugin's OCI layout; only oci-layout, index.json and \
+        "the package's archive holds {name:?}, which is no part of a plugin's OCI layout; only oci-layout, index.json and \
          blobs/sha256/<64 digits> may be in it"
     )]
     UnexpectedEntry {
@@ -354,7 +354,7 @@ pub enum PluginError {
         name: String,
     },
     /// The statement lists a file that is not in the package.
-    #[error("the signature covers {name}, which is not in the package; fetch it again")]
+    #[error("the signature covers {name:?}, which is not in the package; fetch it again")]
     SignedButMissing {
         /// The file.
         name: String,
@@ -582,7 +582,7 @@ pub enum DocumentError {
 pub enum TrustError {
     /// The folder or a file in it cannot be read.
     #[error(
-        "cannot read {path}: {source}; the trust folder must exist and be readable, and hold *.pub files"
+        "cannot read {path:?}: {source}; the trust folder must exist and be readable, and hold *.pub files"
     )]
     Read {
         /// Folder or file.
@@ -591,7 +591,7 @@ pub enum TrustError {
         source: std::io::Error,
     },
     /// A key file is over [`crate::MAX_KEY_FILE_BYTES`].
-    #[error("{path} has more than {limit} bytes; a key file holds one short line a key")]
+    #[error("{path:?} has more than {limit} bytes; a key file holds one short line a key")]
     FileTooLarge {
         /// The file.
         path: PathBuf,
@@ -599,7 +599,7 @@ pub enum TrustError {
         limit: usize,
     },
     /// A line that is not a key.
-    #[error("{path}, line {line}: {reason}; a line reads `ed25519:<64 hexadecimal digits> optional name`")]
+    #[error("{path:?}, line {line}: {reason}; a line reads `ed25519:<64 hexadecimal digits> optional name`")]
     Line {
         /// The file.
         path: PathBuf,
@@ -643,4 +643,10 @@ pub enum KeyTextError {
     /// A key of small order.
     #[error("the key is weak: anyone can sign for it")]
     Weak,
+}
+
+/// What a parser says of a text that nobody has verified, on one line: it quotes the text, line feeds in it too, and what stands on a
+/// line of its own passes for a report of ours.
+pub(crate) fn one_line(error: impl std::fmt::Display) -> String {
+    error.to_string().trim_end().replace(char::is_control, " ")
 }

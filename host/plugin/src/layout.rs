@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::de::DeserializeOwned;
 
 use crate::archive::{self, BLOBS, INDEX, OCI_LAYOUT};
-use crate::error::PluginError;
+use crate::error::{PluginError, one_line};
 use crate::files::{self, COMPONENT, File, Files};
 use crate::identity::BlobDigest;
 use crate::limits::{
@@ -312,5 +312,5 @@ fn document<T: DeserializeOwned>(what: &'static str, bytes: &[u8], limit: usize)
     if bytes.len() > limit {
         return Err(PluginError::FileTooLarge { name: what.to_owned(), bytes: bytes.len() as u64, limit });
     }
-    serde_json::from_slice(bytes).map_err(|error| PluginError::Oci { what, reason: error.to_string() })
+    serde_json::from_slice(bytes).map_err(|error| PluginError::Oci { what, reason: one_line(error) })
 }

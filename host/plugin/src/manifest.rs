@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::PluginError;
+use crate::error::{PluginError, one_line};
 use crate::limits::MAX_NAME_BYTES;
 use crate::shader::ShaderTable;
 use crate::version::Version;
@@ -79,8 +79,7 @@ impl Manifest {
     /// Parses and checks `plugin.toml`.
     pub fn parse(text: &[u8]) -> Result<Self, PluginError> {
         let text = std::str::from_utf8(text).map_err(|_| malformed("it is not UTF-8"))?;
-        let manifest: Manifest =
-            toml::from_str(text).map_err(|error| malformed(error.to_string().trim_end()))?;
+        let manifest: Manifest = toml::from_str(text).map_err(|error| malformed(&told(&error)))?;
         manifest.check()?;
         Ok(manifest)
     }
@@ -98,6 +97,19 @@ impl Manifest {
         }
         if self.formats.is_empty() {
             return Err(malformed("formats is empty; list the weight formats that the kernel evaluates"));
+        }
+        let one_line = [
+            ("world", Some(&self.world)),
+            ("license", self.license.as_ref()),
+            ("description", self.description.as_ref()),
+        ];
+        let formats = self.formats.iter().map(|format| ("formats", Some(format)));
+        for (key, text) in one_line.into_iter().chain(formats) {
+            if let Some(text) = text.filter(|text| text.contains(char::is_control)) {
+                return Err(malformed(&format!(
+                    "{key} has a line break or another control character: {text:?}"
+                )));
+            }
         }
         if self.limits.memory_bytes == 0 || self.limits.fuel_per_call == 0 || self.limits.rows_per_call == 0 {
             return Err(malformed("every one of limits must be above zero"));
@@ -124,6 +136,12 @@ pub(crate) fn is_word(word: &str) -> bool {
 fn is_name(name: &str) -> bool {
     let (space, rest) = name.split_once(':').unwrap_or(("kvasir", name));
     name.len() <= MAX_NAME_BYTES && is_word(space) && is_word(rest)
+}
+
+/// The parser's account with its picture of the line, which is one line by its nature. What it says of it may quote a string with line
+/// feeds in it.
+fn told(error: &toml::de::Error) -> String {
+    error.to_string().trim_end().replace(error.message(), &one_line(error.message()))
 }
 
 fn malformed(reason: &str) -> PluginError {

@@ -218,58 +218,74 @@ impl Policy {
     /// # Errors
     /// The first request that is refused.
     pub fn grant(&self, plugin: &VerifiedPlugin) -> Result<Grant, PolicyRefusal> {
-        let rules = self.rules(plugin);
-        let asked = plugin.manifest().limits;
-        let requests = [
-            ("memory_bytes", asked.memory_bytes, BUILT_IN.memory_bytes),
-            ("fuel_per_call", asked.fuel_per_call, BUILT_IN.fuel_per_call),
-            ("rows_per_call", u64::from(asked.rows_per_call), BUILT_IN.rows_per_call),
-        ];
-        let (mut reasons, mut granted) = (Vec::new(), [0; 3]);
-        for (index, (name, asked, built_in)) in requests.into_iter().enumerate() {
-            let (maximum, origin) = rules.least(|rule| number(&rule.maximum, name), built_in);
-            if asked > maximum {
-                return Err(PolicyRefusal::AsksTooMuch { name, asked, maximum, origin });
-            }
-            let (allowed, source) = rules.least(|rule| number(rule, name), built_in);
-            granted[index] = asked.min(allowed);
-            reasons.push(GrantReason { name, asked: Some(asked), allowed, granted: granted[index], source });
-        }
-        let (deadline, source) = rules.least(|rule| rule.deadline_ms, BUILT_IN.deadline_ms);
-        reasons.push(GrantReason {
-            name: "deadline_ms",
-            asked: None,
-            allowed: deadline,
-            granted: deadline,
-            source,
-        });
-        let mut switch = |name, asked: bool, allowed: bool, source| {
-            let granted = asked && allowed;
-            let (asked, allowed) = (Some(u64::from(asked)), u64::from(allowed));
-            reasons.push(GrantReason { name, asked, allowed, granted: u64::from(granted), source });
-            granted
-        };
-        let (gpu, source) = rules.least(|rule| rule.gpu.map(u64::from), 1);
-        let gpu = switch("gpu", plugin.shader().is_some(), gpu == 1, source);
-        let (wasi, source) = rules.least(|rule| rule.wasi_inert.map(u64::from), 0);
-        if plugin.manifest().wasi_inert && wasi == 0 {
-            return Err(PolicyRefusal::Wasi { origin: source });
-        }
-        let wasi_inert = switch("wasi_inert", plugin.manifest().wasi_inert, wasi == 1, source);
-        let limits = Limits {
-            memory_bytes: granted[0],
-            fuel_per_call: granted[1],
-            rows_per_call: u32::try_from(granted[2]).unwrap_or(u32::MAX),
-        };
-        Ok(Grant { limits, deadline: Duration::from_millis(deadline), gpu, wasi_inert, reasons })
+        granted(plugin, &self.rules(plugin, plugin.publishers().iter(), true))
     }
 
-    fn rules(&self, plugin: &VerifiedPlugin) -> Rules<'_> {
-        let namespace = plugin.manifest().namespace().and_then(|name| self.namespace.get_key_value(name));
-        let publishers =
-            plugin.publishers().iter().filter_map(|key| self.publisher.get_key_value(key)).collect();
-        Rules { default: &self.default, namespace, publishers }
+    /// As [`Policy::grant`], of a plugin that says it was signed by `claimed`, which nobody has verified: for each value the stricter of
+    /// what those publishers get and of what an unknown one gets. Whoever forges a signature gains nothing by it.
+    ///
+    /// # Errors
+    /// As [`Policy::grant`].
+    pub fn grant_claimed(&self, plugin: &VerifiedPlugin, claimed: &[KeyId]) -> Result<Grant, PolicyRefusal> {
+        granted(plugin, &self.rules(plugin, claimed.iter(), false))
     }
+
+    fn rules<'a, 'b>(
+        &'a self,
+        plugin: &VerifiedPlugin,
+        publishers: impl Iterator<Item = &'b KeyId>,
+        proven: bool,
+    ) -> Rules<'a> {
+        let namespace = plugin.manifest().namespace().and_then(|name| self.namespace.get_key_value(name));
+        let publishers = publishers.filter_map(|key| self.publisher.get_key_value(key)).collect();
+        Rules { default: &self.default, namespace, publishers, proven }
+    }
+}
+
+fn granted(plugin: &VerifiedPlugin, rules: &Rules<'_>) -> Result<Grant, PolicyRefusal> {
+    let asked = plugin.manifest().limits;
+    let requests = [
+        ("memory_bytes", asked.memory_bytes, BUILT_IN.memory_bytes),
+        ("fuel_per_call", asked.fuel_per_call, BUILT_IN.fuel_per_call),
+        ("rows_per_call", u64::from(asked.rows_per_call), BUILT_IN.rows_per_call),
+    ];
+    let (mut reasons, mut granted) = (Vec::new(), [0; 3]);
+    for (index, (name, asked, built_in)) in requests.into_iter().enumerate() {
+        let (maximum, origin) = rules.least(|rule| number(&rule.maximum, name), built_in);
+        if asked > maximum {
+            return Err(PolicyRefusal::AsksTooMuch { name, asked, maximum, origin });
+        }
+        let (allowed, source) = rules.least(|rule| number(rule, name), built_in);
+        granted[index] = asked.min(allowed);
+        reasons.push(GrantReason { name, asked: Some(asked), allowed, granted: granted[index], source });
+    }
+    let (deadline, source) = rules.least(|rule| rule.deadline_ms, BUILT_IN.deadline_ms);
+    reasons.push(GrantReason {
+        name: "deadline_ms",
+        asked: None,
+        allowed: deadline,
+        granted: deadline,
+        source,
+    });
+    let mut switch = |name, asked: bool, allowed: bool, source| {
+        let granted = asked && allowed;
+        let (asked, allowed) = (Some(u64::from(asked)), u64::from(allowed));
+        reasons.push(GrantReason { name, asked, allowed, granted: u64::from(granted), source });
+        granted
+    };
+    let (gpu, source) = rules.least(|rule| rule.gpu.map(u64::from), 1);
+    let gpu = switch("gpu", plugin.shader().is_some(), gpu == 1, source);
+    let (wasi, source) = rules.least(|rule| rule.wasi_inert.map(u64::from), 0);
+    if plugin.manifest().wasi_inert && wasi == 0 {
+        return Err(PolicyRefusal::Wasi { origin: source });
+    }
+    let wasi_inert = switch("wasi_inert", plugin.manifest().wasi_inert, wasi == 1, source);
+    let limits = Limits {
+        memory_bytes: granted[0],
+        fuel_per_call: granted[1],
+        rows_per_call: u32::try_from(granted[2]).unwrap_or(u32::MAX),
+    };
+    Ok(Grant { limits, deadline: Duration::from_millis(deadline), gpu, wasi_inert, reasons })
 }
 
 /// Refuses a rule that says a limit out of its range.
@@ -323,6 +339,8 @@ struct Rules<'a> {
     default: &'a Rule,
     namespace: Option<(&'a String, &'a Rule)>,
     publishers: Vec<(&'a KeyId, &'a Rule)>,
+    /// Whether it is known that these publishers signed. Where it is not, their rules can only narrow.
+    proven: bool,
 }
 
 impl Rules<'_> {
@@ -333,13 +351,17 @@ impl Rules<'_> {
             .iter()
             .filter_map(|(key, rule)| Some((pick(rule)?, RuleSource::Publisher(**key))))
             .min_by_key(|(value, _)| *value);
-        let of_namespace = || {
-            self.namespace.and_then(|(name, rule)| Some((pick(rule)?, RuleSource::Namespace(name.clone()))))
+        let wider = || {
+            self.namespace
+                .and_then(|(name, rule)| Some((pick(rule)?, RuleSource::Namespace(name.clone()))))
+                .or_else(|| Some((pick(self.default)?, RuleSource::Default)))
+                .unwrap_or((built_in, RuleSource::BuiltIn))
         };
-        of_publishers
-            .or_else(of_namespace)
-            .or_else(|| Some((pick(self.default)?, RuleSource::Default)))
-            .unwrap_or((built_in, RuleSource::BuiltIn))
+        match of_publishers {
+            Some(own) if self.proven => own,
+            Some(own) => std::cmp::min_by_key(own, wider(), |(value, _)| *value),
+            None => wider(),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::error::PluginError;
+use crate::error::{PluginError, one_line};
 use crate::files::Files;
 use crate::manifest::Manifest;
 
@@ -22,7 +22,7 @@ pub fn check(text: &[u8]) -> Result<(), PluginError> {
     let refused = |reason: String| Err(PluginError::Sbom { reason });
     let head: Head = match serde_json::from_slice(text) {
         Ok(head) => head,
-        Err(error) => return refused(error.to_string()),
+        Err(error) => return refused(one_line(error)),
     };
     if head.format != "CycloneDX" {
         return refused(format!("bomFormat is {:?}, not \"CycloneDX\"", head.format));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::PluginError;
+use crate::error::{PluginError, one_line};
 use crate::identity::{UnixSeconds, digest_from_hex};
 use crate::limits::MAX_FILES;
 use crate::manifest::{Limits, Manifest};
@@ -102,7 +102,7 @@ impl Statement {
     /// Parses verified bytes.
     pub fn parse(payload: &[u8]) -> Result<Self, PluginError> {
         let statement: Statement =
-            serde_json::from_slice(payload).map_err(|error| unreadable(error.to_string()))?;
+            serde_json::from_slice(payload).map_err(|error| unreadable(one_line(error)))?;
         for (what, found, expected) in
             [("_type", &statement.kind, TYPE), ("predicateType", &statement.predicate_type, PREDICATE_TYPE)]
         {

@@ -597,4 +597,20 @@ fn manifests_say_what_is_known_and_nothing_else() {
         assert!(matches!(error, PluginError::Manifest { .. }), "{to}: {error:?}");
     }
     assert!(matches!(Manifest::parse(b"\xff"), Err(PluginError::Manifest { .. })));
+    // Line breaks would stand as lines of their own in a report on the package.
+    for (key, line) in [
+        ("world", r#"world = "kvasir:expert/expert-kernel@0.1.0\nsigned    by everybody""#),
+        ("formats", r#"formats = ["F32\nsigned    by everybody"]"#),
+        ("license", r#"license = "MIT\u001b[2J""#),
+        ("description", r#"description = "one\ntwo""#),
+    ] {
+        let others = MANIFEST.lines().filter(|other| !other.starts_with(key));
+        let text: Vec<&str> = std::iter::once(line).chain(others).collect();
+        let said = Manifest::parse(text.join("\n").as_bytes()).unwrap_err().to_string();
+        assert!(said.contains(key) && said.contains("control character"), "{said}");
+        assert!(!said.contains(char::is_control), "{said}");
+    }
+    let unknown = format!("\"a\\nsigned    by everybody\" = 1\n{MANIFEST}");
+    let said = Manifest::parse(unknown.as_bytes()).unwrap_err().to_string();
+    assert!(!said.lines().any(|line| line.starts_with("signed")), "{said}");
 }

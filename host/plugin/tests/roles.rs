@@ -293,6 +293,23 @@ fn the_operator_grants_the_lesser() {
         grant("[default.maximum]\nrows_per_call = 15\n[namespace.kvasir.maximum]\nrows_per_call = 16\n")
             .is_ok()
     );
+    // Publishers whom the package only names can narrow and not widen.
+    let claimed = |text: &str, keys: &[u8]| {
+        let keys: Vec<KeyId> = keys.iter().map(|key| id(*key)).collect();
+        Policy::parse(text.as_bytes()).unwrap().grant_claimed(&plugin, &keys)
+    };
+    let narrow = format!("[publisher.{}]\nfuel_per_call = 700\n", id(3));
+    assert_eq!(claimed(&narrow, &[3]).unwrap().limits.fuel_per_call, 700);
+    assert_eq!(claimed(&narrow, &[]).unwrap(), default);
+    let wide = format!(
+        "[default]\nfuel_per_call = 500\n[default.maximum]\nrows_per_call = 15\n[publisher.{}]\nfuel_per_call = 700\n\
+         [publisher.{}.maximum]\nrows_per_call = 16\n",
+        id(3),
+        id(3)
+    );
+    assert!(matches!(claimed(&wide, &[3]), Err(PolicyRefusal::AsksTooMuch { maximum: 15, .. })));
+    let wide = wide.replace("rows_per_call = 15", "rows_per_call = 16");
+    assert_eq!(claimed(&wide, &[3]).unwrap().limits.fuel_per_call, 500);
     for broken in ["memory = 1", "[default]\nmemory = 1", "[namespace.Up]", "[publisher.x]", "\u{0}"] {
         assert!(matches!(Policy::parse(broken.as_bytes()), Err(PolicyError::Malformed { .. })), "{broken}");
     }

@@ -1,13 +1,14 @@
 //! One registry over HTTP: credentials on demand, redirects with care, every answer bounded in bytes and time.
 
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use ureq::http::header::{AUTHORIZATION, LOCATION, WWW_AUTHENTICATE};
 use ureq::http::{HeaderMap, Method, Request, Response, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, Timeout};
 
 use crate::challenge::Challenge;
@@ -15,7 +16,9 @@ use crate::credentials::Credentials;
 use crate::document::shown;
 use crate::error::RegistryError;
 use crate::limits::*;
-use crate::reference::is_loopback;
+use crate::plain_file;
+use crate::reference::{is_loopback, is_near_address, is_odd_address};
+use crate::resolver::{Guarded, NearAddress};
 
 /// How a registry is spoken to.
 #[derive(Clone, Debug)]
@@ -28,7 +31,7 @@ pub struct Options {
     pub loopback_tls: bool,
     /// A file of certificates in PEM to trust in place of the usual ones.
     pub certificates: Option<PathBuf>,
-    /// Time for the whole push or pull.
+    /// Time for the whole push or pull, at most [`MAX_DEADLINE`].
     pub deadline: Duration,
     /// Longest silence of the other side.
     pub silence: Duration,
@@ -103,11 +106,14 @@ impl Client {
         if loopback {
             config = config.proxy(None);
         }
+        let resolver = Guarded::new(host, loopback);
+        // A clock cannot be set to any time that a caller may name.
+        let options = Options { deadline: options.deadline.min(MAX_DEADLINE), ..options.clone() };
         Ok(Client {
-            agent: config.build().new_agent(),
+            agent: Agent::with_parts(config.build(), DefaultConnector::default(), resolver),
             host: host.to_owned(),
             plain,
-            options: options.clone(),
+            options,
             started: Instant::now(),
             authorization: None,
         })
@@ -255,8 +261,15 @@ impl Client {
         if authority.contains('@') {
             return Err("the address holds a password".to_owned());
         }
-        if is_loopback(&authority) && !is_loopback(&self.host) {
+        if is_loopback(&self.host) || authority.eq_ignore_ascii_case(&self.host) {
+            return Ok(());
+        }
+        // Names are judged by what they resolve to, where the connection is made; a proxy resolves them elsewhere.
+        if is_near_address(&authority) {
             return Err("it leads to this machine's own services".to_owned());
+        }
+        if is_odd_address(&authority) {
+            return Err("it leads to an address that is not written as four numbers".to_owned());
         }
         Ok(())
     }
@@ -390,6 +403,9 @@ impl Client {
             ureq::Error::Protocol(_) | ureq::Error::LargeResponseHeader(..) | ureq::Error::Http(_) => {
                 RegistryError::Protocol { place: host, what, reason: shown(&error.to_string()) }
             }
+            ureq::Error::Other(error) if error.is::<NearAddress>() => {
+                RegistryError::Redirect { host: self.host.clone(), what, reason: error.to_string() }
+            }
             error => RegistryError::Unreachable { host, reason: shown(&error.to_string()) },
         }
     }
@@ -410,15 +426,16 @@ fn same_server(a: &Uri, b: &Uri) -> bool {
         && port(a) == port(b)
 }
 
-fn certificates(path: &std::path::Path) -> Result<RootCerts, RegistryError> {
-    let read = |path: &std::path::Path| {
-        let mut pem = Vec::new();
-        std::fs::File::open(path)?.take(MAX_CREDENTIALS_BYTES).read_to_end(&mut pem)?;
-        Ok(pem)
-    };
-    let pem =
-        read(path).map_err(|source| RegistryError::File { action: "read", path: path.to_owned(), source })?;
+fn certificates(path: &Path) -> Result<RootCerts, RegistryError> {
+    let pem = plain_file::read(path, MAX_CERTIFICATES_BYTES).map_err(|source| RegistryError::File {
+        action: "read",
+        path: path.to_owned(),
+        source,
+    })?;
     let wrong = |reason: String| RegistryError::Certificates { path: path.to_owned(), reason };
+    if pem.len() as u64 > MAX_CERTIFICATES_BYTES {
+        return Err(wrong(format!("it has more than {MAX_CERTIFICATES_BYTES} bytes")));
+    }
     let mut found = Vec::new();
     for item in parse_pem(&pem) {
         if let PemItem::Certificate(certificate) = item.map_err(|error| wrong(error.to_string()))? {

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -13,6 +12,7 @@ use serde::Deserialize;
 
 use crate::error::RegistryError;
 use crate::limits::MAX_CREDENTIALS_BYTES;
+use crate::plain_file;
 
 /// The variable that holds the name.
 pub const USER_VARIABLE: &str = "KVASIR_REGISTRY_USER";
@@ -80,14 +80,11 @@ impl Credentials {
 
     /// What the file at `path` says of `host`; nothing where there is no file.
     pub fn from_file(path: &Path, host: &str) -> Result<Option<Self>, RegistryError> {
-        let unreadable = |source| RegistryError::File { action: "read", path: path.to_owned(), source };
-        let file = match std::fs::File::open(path) {
-            Ok(file) => file,
+        let text = match plain_file::read(path, MAX_CREDENTIALS_BYTES) {
+            Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(unreadable(error)),
+            Err(source) => return Err(RegistryError::File { action: "read", path: path.to_owned(), source }),
         };
-        let mut text = Vec::new();
-        file.take(MAX_CREDENTIALS_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
         if text.len() as u64 > MAX_CREDENTIALS_BYTES {
             return Err(wrong(format!("{} has more than {MAX_CREDENTIALS_BYTES} bytes", path.display())));
         }
@@ -186,6 +183,16 @@ mod tests {
             assert!(error.contains("helper program"), "{error}");
             assert_eq!(found(file, "other.org").unwrap(), None);
         }
+    }
+
+    #[test]
+    fn a_pipe_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = Credentials::from_file(&path, "ghcr.io").unwrap_err();
+        assert!(matches!(error, RegistryError::File { action: "read", .. }), "{error}");
+        assert!(error.to_string().contains("no plain file"), "{error}");
     }
 
     #[test]

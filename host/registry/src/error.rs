@@ -58,6 +58,15 @@ pub enum RegistryError {
         source: std::io::Error,
     },
 
+    /// Another push holds the folder.
+    #[error("another push into {path} did not end within {limit:?}; try again, or allow more with --timeout")]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+        /// The time that was waited.
+        limit: Duration,
+    },
+
     // The network.
     /// No connection, or it broke.
     #[error("{host} cannot be reached: {reason}")]

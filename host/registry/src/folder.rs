@@ -1,9 +1,11 @@
 //! A folder that holds an OCI image layout: `oci-layout`, `index.json`, `blobs/sha256/<digits>`, as every tool of that world reads
 //! and writes it. It may hold several plugins by tag, and things of others, which are left alone.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use kvasir_plugin::BlobDigest;
 use serde_json::{Value, json};
@@ -12,15 +14,32 @@ use crate::bundle::{Bundle, Found, Source, within_document};
 use crate::document::{Descriptor, ENVELOPE_TYPE, FILES_TYPE, INDEX, Index, MANIFEST, Manifest, REF_NAME};
 use crate::error::RegistryError;
 use crate::limits::{MAX_DOCUMENT_BYTES, MAX_LISTED, MAX_REFERRERS};
+use crate::plain_file;
 
 const LAYOUT_FILE: &str = "oci-layout";
 const INDEX_FILE: &str = "index.json";
 const LAYOUT_TEXT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
+/// What the names of files in the making begin with; no other command makes such.
+const DRAFT: &str = ".kvasir-push-";
+/// How often a folder that another push holds is tried anew.
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// Writes `bundle` into the layout at `path`, which is made where there is none. A tag names the image; without one the layout is
-/// to hold this plugin alone, and one that holds another is refused.
-pub(crate) fn push(path: &Path, tag: Option<&str>, bundle: &Bundle) -> Result<(), RegistryError> {
+/// to hold this plugin alone, and one that holds another is refused. Another push into it is waited for, no longer than `patience`.
+pub(crate) fn push(
+    path: &Path,
+    tag: Option<&str>,
+    bundle: &Bundle,
+    patience: Duration,
+) -> Result<(), RegistryError> {
     let place = path.display().to_string();
+    let blobs = path.join("blobs/sha256");
+    fs::create_dir_all(path).map_err(|source| unwritable(path, source))?;
+    // From before the index is read until it is written, so that no push writes over what another has listed.
+    let lock = locked(path, patience)?;
+    if lock.is_exclusive {
+        [path, blobs.as_path()].into_iter().for_each(sweep);
+    }
     let mut index = match read(&path.join(INDEX_FILE), MAX_DOCUMENT_BYTES, &place) {
         Ok(bytes) => parse(&bytes, &place)?,
         Err(RegistryError::File { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -59,12 +78,12 @@ pub(crate) fn push(path: &Path, tag: Option<&str>, bundle: &Bundle) -> Result<()
     let text = serde_json::to_vec(&index).map_err(|error| broken(&error.to_string()))?;
     within_document(text.len() as u64, &place, INDEX_FILE)?;
 
-    let blobs = path.join("blobs/sha256");
+    // What makes the folder a layout first: where this push ends half way, the next one finds its own.
+    write(&path.join(LAYOUT_FILE), LAYOUT_TEXT.as_bytes())?;
     fs::create_dir_all(&blobs).map_err(|source| unwritable(&blobs, source))?;
     for (digest, bytes) in &bundle.layout.blobs {
         write(&blobs.join(digest.hex()), bytes)?;
     }
-    write(&path.join(LAYOUT_FILE), LAYOUT_TEXT.as_bytes())?;
     // The index last: what it lists is there.
     write(&path.join(INDEX_FILE), &text)
 }
@@ -168,9 +187,12 @@ impl Source for Folder {
     fn blob(&mut self, named: &Descriptor) -> Result<Vec<u8>, RegistryError> {
         let path = self.file(&named.digest);
         let unreadable = |source| RegistryError::File { action: "read", path: path.clone(), source };
-        let file = open_plain(&path).map_err(unreadable)?;
         let mut bytes = Vec::new();
-        file.take(named.size + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        plain_file::open(&path)
+            .map_err(unreadable)?
+            .take(named.size + 1)
+            .read_to_end(&mut bytes)
+            .map_err(unreadable)?;
         if bytes.len() as u64 != named.size {
             return Err(RegistryError::Size {
                 place: self.place(),
@@ -206,25 +228,54 @@ fn parse(bytes: &[u8], place: &str) -> Result<Value, RegistryError> {
 
 fn read(path: &Path, limit: u64, place: &str) -> Result<Vec<u8>, RegistryError> {
     let unreadable = |source| RegistryError::File { action: "read", path: path.to_owned(), source };
-    let mut bytes = Vec::new();
-    open_plain(path).map_err(unreadable)?.take(limit + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    let bytes = plain_file::read(path, limit).map_err(unreadable)?;
     within_document(bytes.len() as u64, place, &path.file_name().unwrap_or_default().to_string_lossy())?;
     Ok(bytes)
 }
 
-/// Opens a file that is a file: a pipe in its place would be waited for without end.
-fn open_plain(path: &Path) -> std::io::Result<File> {
-    if !fs::metadata(path)?.is_file() {
-        return Err(std::io::Error::new(ErrorKind::InvalidInput, "it is no plain file"));
-    }
-    File::open(path)
+/// A folder that one push holds.
+struct Lock {
+    /// Whether the file system has locks; where it has none, nobody is kept out.
+    is_exclusive: bool,
+    _folder: File,
 }
 
-/// Writes beside the file and renames, so that nobody reads half of it.
+/// Holds `folder` until what is returned is dropped. The folder itself is locked, so that no file of ours stays in the layout.
+fn locked(folder: &Path, patience: Duration) -> Result<Lock, RegistryError> {
+    let file = File::open(folder).map_err(|source| unwritable(folder, source))?;
+    let begun = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Lock { is_exclusive: true, _folder: file }),
+            Err(TryLockError::WouldBlock) if begun.elapsed() < patience => std::thread::sleep(LOCK_RETRY),
+            Err(TryLockError::WouldBlock) => {
+                return Err(RegistryError::Busy { path: folder.to_owned(), limit: patience });
+            }
+            Err(TryLockError::Error(_)) => return Ok(Lock { is_exclusive: false, _folder: file }),
+        }
+    }
+}
+
+/// Removes the drafts of pushes that were killed: whoever holds the lock knows that nobody writes them any more.
+fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let is_draft = entry.file_name().to_str().is_some_and(|name| name.starts_with(DRAFT));
+        if is_draft && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Writes beside the file and renames, so that nobody reads half of it. The permissions are those of new files: others may be meant to
+/// read the folder.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), RegistryError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let result = (|| {
-        let mut file = tempfile::Builder::new().prefix(".kvasir").tempfile_in(folder)?;
+        let mut file = tempfile::Builder::new()
+            .prefix(DRAFT)
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder)?;
         file.write_all(bytes)?;
         file.as_file().sync_all()?;
         file.persist(path).map_err(|error| error.error)?;

@@ -17,9 +17,11 @@ mod document;
 mod error;
 mod folder;
 mod limits;
+mod plain_file;
 mod reference;
 mod remote;
 mod repository;
+mod resolver;
 
 pub use client::Options;
 pub use credentials::{Credentials, PASSWORD_VARIABLE, USER_VARIABLE};
@@ -37,7 +39,9 @@ use kvasir_plugin::BlobDigest;
 pub fn push(package: &[u8], place: &Place, options: &Options) -> Result<BlobDigest, RegistryError> {
     let bundle = bundle::Bundle::of(package)?;
     match place {
-        Place::Folder { path, tag } => folder::push(path, tag.as_deref(), &bundle)?,
+        Place::Folder { path, tag } => {
+            folder::push(path, tag.as_deref(), &bundle, options.deadline.min(MAX_DEADLINE))?
+        }
         Place::Registry(reference) => remote::push(reference, options, &bundle)?,
     }
     Ok(bundle.image)

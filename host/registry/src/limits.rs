@@ -27,9 +27,13 @@ pub const MAX_HEAD_BYTES: usize = 32 << 10;
 pub const MAX_REDIRECTS: usize = 4;
 /// Largest file of credentials in bytes.
 pub const MAX_CREDENTIALS_BYTES: u64 = 1 << 20;
+/// Largest file of certificates in bytes.
+pub const MAX_CERTIFICATES_BYTES: u64 = 1 << 20;
 /// Longest reference in bytes.
 pub const MAX_REFERENCE_BYTES: usize = 512;
 /// Time for a whole push or pull where the caller names none.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(600);
+/// Longest time for a whole push or pull that is granted; a caller that names more gets this.
+pub const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
 /// Longest silence of the other side, connecting included.
 pub const MAX_SILENCE: Duration = Duration::from_secs(30);

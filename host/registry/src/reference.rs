@@ -9,6 +9,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -185,13 +186,50 @@ impl Reference {
     }
 }
 
-/// Whether `host`, with or without a port, is this machine itself.
+/// Whether `host`, with or without a port, is this machine itself. A name is not looked up: others may be as well.
 pub(crate) fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+    let name = without_port(host);
+    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_here)
+}
+
+/// Whether `host`, with or without a port, is an address in another form than four numbers, as `127.1` or `2130706433`: resolvers take
+/// them, and people do not see where they lead.
+pub(crate) fn is_odd_address(host: &str) -> bool {
+    let name = without_port(host);
+    if name.contains(':') {
+        return false;
+    }
+    let last = name.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = digits(last) || last.to_ascii_lowercase().starts_with("0x");
+    number && name.parse::<std::net::Ipv4Addr>().is_err()
+}
+
+/// Whether `host`, with or without a port, is written as an address that [`is_near`].
+pub(crate) fn is_near_address(host: &str) -> bool {
+    is_loopback(host) || without_port(host).parse().is_ok_and(is_near)
+}
+
+/// Whether an address is this machine itself: loopback or the unspecified one, IPv4's also as IPv6 maps them.
+fn is_here(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback() || address.is_unspecified()
+}
+
+/// Whether an address is this machine itself or on its link alone, where clouds keep what is for a machine's own eyes.
+pub(crate) fn is_near(address: IpAddr) -> bool {
+    let on_link = match address.to_canonical() {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    on_link || is_here(address)
+}
+
+fn without_port(host: &str) -> &str {
+    match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,
         None => host.split_once(':').map_or(host, |(name, _)| name),
-    };
-    name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
 }
 
 impl fmt::Display for Version {
@@ -302,11 +340,49 @@ mod tests {
 
     #[test]
     fn loopback_is_this_machine_alone() {
-        for host in ["localhost", "localhost:5000", "127.0.0.1:80", "127.8.9.1", "[::1]:5000"] {
+        for host in [
+            "localhost",
+            "LocalHost:5000",
+            "127.0.0.1:80",
+            "127.8.9.1",
+            "[::1]:5000",
+            "0.0.0.0:5000",
+            "[::]:5000",
+            "[::ffff:127.0.0.1]",
+            "[::ffff:0.0.0.0]:1",
+        ] {
             assert!(is_loopback(host), "{host}");
         }
-        for host in ["localhost.example.org", "10.0.0.1", "[::2]:80", "127.0.0.1.example.org", "0.0.0.0"] {
+        for host in ["localhost.example.org", "10.0.0.1", "[::2]:80", "127.0.0.1.example.org", "169.254.1.1"]
+        {
             assert!(!is_loopback(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_registry_leads_neither_here_nor_to_the_link() {
+        for near in ["127.0.0.1", "0.0.0.0", "::1", "::", "::ffff:127.9.9.9", "169.254.169.254", "fe80::1"] {
+            assert!(is_near(near.parse().unwrap()), "{near}");
+        }
+        for far in ["10.0.0.1", "192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1"] {
+            assert!(!is_near(far.parse().unwrap()), "{far}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_four_numbers() {
+        for odd in ["127.1", "127.1:80", "2130706433", "0x7f.1", "0x7f000001:5000", "1.2.3", "127.0.0.01"] {
+            assert!(is_odd_address(odd), "{odd}");
+        }
+        for usual in [
+            "127.0.0.1:80",
+            "ghcr.io",
+            "10.example.org:5000",
+            "[::ffff:192.0.2.1]:5000",
+            "1e100.net",
+            "localhost",
+        ] {
+            assert!(!is_odd_address(usual), "{usual}");
         }
     }
 }

@@ -316,6 +316,72 @@ fn a_server_of_tls_leads_nowhere_else() {
 }
 
 #[test]
+fn a_registry_elsewhere_leads_to_no_service_here() {
+    let proxies =
+        ["http_proxy", "https_proxy", "all_proxy"].map(|name| [name.to_owned(), name.to_uppercase()]);
+    if proxies.iter().flatten().any(|name| std::env::var_os(name).is_some()) {
+        println!("skipped: a proxy stands between this test and its registry");
+        return;
+    }
+    let reached = Arc::new(Mutex::new(0));
+    let counted = reached.clone();
+    let service = serve(
+        Arc::new(move |_: &Request| {
+            *counted.lock().unwrap() += 1;
+            Reply::status(200)
+        }),
+        None,
+    );
+    let port = service.rsplit_once(':').unwrap().1;
+    let refused = |before: Before| {
+        let registry = Registry::start(Settings { before, ..Settings::default() });
+        // A name of this machine that does not look like one, and so stands for a registry elsewhere.
+        let place = format!("oci://127.1:{}/kernel:1.0", registry.host.rsplit_once(':').unwrap().1);
+        let credentials = Some(Credentials::new("someone", "secret"));
+        let options = Options { plain_http: true, credentials, ..patient() };
+        pull(&place.parse().unwrap(), &options).unwrap_err()
+    };
+    for host in ["127.0.0.1", "0.0.0.0", "localhost", "127.1", "2130706433", "[::ffff:127.0.0.1]", "[::]"] {
+        let address = format!("http://{host}:{port}/x");
+        let target = address.clone();
+        let error = refused(Box::new(move |_| Some(Reply::status(307).with("location", &target))));
+        assert!(matches!(error, RegistryError::Redirect { .. }), "{address}: {error}");
+        let challenge = format!("Bearer realm=\"{address}\"");
+        let error = refused(Box::new(move |_| Some(Reply::status(401).with("www-authenticate", &challenge))));
+        assert!(matches!(error, RegistryError::Protocol { .. }), "{address}: {error}");
+    }
+    assert_eq!(*reached.lock().unwrap(), 0);
+}
+
+#[test]
+fn a_time_beyond_any_clock_is_the_longest_there_is() {
+    let registry = hostile(|_| None);
+    let options = Options { deadline: Duration::from_secs(u64::MAX), ..patient() };
+    assert_eq!(pull(&registry.place("kernel:1.0"), &options).unwrap(), package());
+}
+
+#[test]
+fn certificates_come_from_a_plain_file_of_bounded_size() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (pipe, large) = (scratch.path().join("pipe.pem"), scratch.path().join("large.pem"));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::File::create(&large).unwrap().set_len(MAX_CERTIFICATES_BYTES + 1).unwrap();
+    let refused = |path: &std::path::Path| {
+        let options = Options { certificates: Some(path.to_owned()), ..patient() };
+        pull(&"oci://127.0.0.1:9/kernel:1.0".parse().unwrap(), &options).unwrap_err()
+    };
+    for path in [&pipe, std::path::Path::new("/dev/zero")] {
+        let error = refused(path);
+        assert!(matches!(error, RegistryError::File { action: "read", .. }), "{error}");
+    }
+    let error = refused(&large);
+    assert!(
+        matches!(&error, RegistryError::Certificates { reason, .. } if reason.contains("more than")),
+        "{error}"
+    );
+}
+
+#[test]
 fn uploads_go_to_the_registry_alone() {
     let pushed = |before: Before| {
         let registry = Registry::start(Settings { before, ..Settings::default() });

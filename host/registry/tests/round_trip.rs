@@ -3,12 +3,15 @@
 
 mod registry;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::Barrier;
+use std::time::Duration;
 
 use kvasir_plugin::layout::Layout;
 use kvasir_plugin::{UnixSeconds, pack_unsigned};
 use kvasir_registry::{Credentials, Options, Place, RegistryError, Version, pull, push};
-use registry::{Demand, NOW, Registry, Settings, contents, package, signed, verifies};
+use registry::{Demand, NOW, Registry, Settings, contents, package, patient, signed, verifies};
 
 fn folder(path: &Path, tag: Option<&str>) -> Place {
     Place::Folder { path: path.to_owned(), tag: tag.map(str::to_owned) }
@@ -70,6 +73,78 @@ fn a_folder_of_something_else_is_left_alone() {
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 1);
     let error = pull(&folder(scratch.path(), None), &Options::default()).unwrap_err();
     assert!(matches!(error, RegistryError::File { action: "read", .. }), "{error}");
+}
+
+#[test]
+fn pushes_into_one_folder_at_once_lose_no_tag() {
+    const PUSHES: usize = 8;
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("layout");
+    let packages: Vec<Vec<u8>> =
+        (0..PUSHES).map(|number| signed(&contents(&format!("number {number}")), NOW)).collect();
+    let at = |number: usize| folder(&path, Some(&format!("{number}.0")));
+    let start = Barrier::new(PUSHES);
+    std::thread::scope(|scope| {
+        for (number, package) in packages.iter().enumerate() {
+            let (start, place) = (&start, at(number));
+            scope.spawn(move || {
+                start.wait();
+                push(package, &place, &patient()).unwrap();
+            });
+        }
+    });
+    for (number, package) in packages.iter().enumerate() {
+        assert!(pull(&at(number), &patient()).unwrap() == *package, "{number}");
+    }
+}
+
+#[test]
+fn a_push_that_was_killed_leaves_the_folder_to_the_next() {
+    let scratch = tempfile::tempdir().unwrap();
+    let place = folder(scratch.path(), Some("1.0"));
+    push(&package(), &place, &Options::default()).unwrap();
+    // As far as it comes before the index, and with what it was about to write.
+    std::fs::remove_file(scratch.path().join("index.json")).unwrap();
+    let drafts =
+        [".kvasir-push-a1B2c3", "blobs/sha256/.kvasir-push-d4E5f6"].map(|draft| scratch.path().join(draft));
+    for draft in &drafts {
+        std::fs::write(draft, "half").unwrap();
+    }
+    push(&package(), &place, &Options::default()).unwrap();
+    assert_eq!(pull(&place, &Options::default()).unwrap(), package());
+    assert!(drafts.iter().all(|draft| !draft.exists()));
+    // Killed before anything else.
+    let scratch = tempfile::tempdir().unwrap();
+    std::fs::write(scratch.path().join(".kvasir-push-a1B2c3"), "half").unwrap();
+    push(&package(), &folder(scratch.path(), None), &Options::default()).unwrap();
+}
+
+#[test]
+fn a_folder_that_another_push_holds_is_waited_for_no_longer_than_allowed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let held = std::fs::File::open(scratch.path()).unwrap();
+    held.lock().unwrap();
+    let options = Options { deadline: Duration::from_millis(50), ..Options::default() };
+    let error = push(&package(), &folder(scratch.path(), None), &options).unwrap_err();
+    assert!(matches!(error, RegistryError::Busy { .. }), "{error}");
+    drop(held);
+    push(&package(), &folder(scratch.path(), None), &patient()).unwrap();
+}
+
+#[test]
+fn what_is_pushed_into_a_folder_has_the_permissions_of_new_files() {
+    let scratch = tempfile::tempdir().unwrap();
+    let place = folder(&scratch.path().join("layout"), None);
+    push(&package(), &place, &Options::default()).unwrap();
+    let plain = scratch.path().join("plain");
+    std::fs::write(&plain, "").unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
+    let blobs = scratch.path().join("layout/blobs/sha256");
+    let blobs = std::fs::read_dir(blobs).unwrap().map(|entry| entry.unwrap().path());
+    let documents = ["index.json", "oci-layout"].map(|file| scratch.path().join("layout").join(file));
+    for file in blobs.chain(documents) {
+        assert_eq!(mode(&file), mode(&plain), "{}", file.display());
+    }
 }
 
 #[test]
@@ -201,14 +276,14 @@ fn tls_is_checked() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("registry.pem");
     std::fs::write(&path, &registry.pem).unwrap();
-    let trusting = Options { loopback_tls: true, certificates: Some(path.clone()), ..registry::patient() };
+    let trusting = Options { loopback_tls: true, certificates: Some(path.clone()), ..patient() };
     push(&package, &place, &trusting).unwrap();
     assert_eq!(pull(&place, &trusting).unwrap(), package);
     // The certificate is nobody's whom the usual roots vouch for.
-    let error = pull(&place, &Options { loopback_tls: true, ..registry::patient() }).unwrap_err();
+    let error = pull(&place, &Options { loopback_tls: true, ..patient() }).unwrap_err();
     assert!(matches!(error, RegistryError::Unreachable { .. }), "{error}");
     // Plain HTTP to a server of TLS is no way in.
-    let error = pull(&place, &registry::patient()).unwrap_err();
+    let error = pull(&place, &patient()).unwrap_err();
     assert!(!matches!(error, RegistryError::NotFound { .. }), "{error}");
     std::fs::write(&path, "no certificate").unwrap();
     let error = pull(&place, &trusting).unwrap_err();

@@ -10,6 +10,9 @@ use crate::contract::{Bound, Prepared};
 use crate::engine::Engine;
 use crate::error::{Fault, SandboxError};
 use crate::limits::*;
+
+/// The call that makes an instance.
+const INSTANTIATE: &str = "instantiate";
 use crate::shape::ExpertShape;
 
 /// An instance of a kernel and the experts it holds. Calls take `&mut self`: an instance does one thing at a time.
@@ -42,7 +45,7 @@ impl KernelInstance {
         set_bounds(&mut store, &limits, 0)?;
         let kernel = prepared
             .instantiate(&mut store)
-            .map_err(|error| failure("instantiate", &error, &store, &limits))?;
+            .map_err(|error| failure(INSTANTIATE, &error, &store, &limits))?;
         Ok(KernelInstance { id: NEXT.fetch_add(1, Ordering::Relaxed), store, kernel, limits, poisoned: None })
     }
 
@@ -231,6 +234,8 @@ fn failure(
         // A refused growth is followed by whatever the kernel does without memory: mostly `unreachable`.
         (_, Some(wanted)) => memory(wanted),
         (Some(trap), None) => SandboxError::Trap { call, reason: trap.to_string() },
+        // A kernel imports nothing and has no start function, so nothing of it ran: the engine found no room for the instance.
+        (None, None) if call == INSTANTIATE => SandboxError::Engine { reason: format!("{error:#}") },
         (None, None) => SandboxError::BrokenContract { call, reason: format!("{error:#}") },
     }
 }

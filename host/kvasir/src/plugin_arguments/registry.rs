@@ -54,8 +54,8 @@ pub struct RegistryArguments {
     /// Certificates in PEM to trust in place of the usual ones.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Seconds for the whole.
-    #[arg(long, default_value_t = 600)]
+    /// Seconds for the whole, a day at most.
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=operate::plugin_push_pull::TIMEOUT_SECONDS_MAX))]
     pub timeout: u64,
 }
 

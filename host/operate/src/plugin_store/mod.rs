@@ -125,14 +125,14 @@ pub fn named_or_active(settings: &Settings, named: Option<&Path>) -> Result<Path
 }
 
 fn no_active() -> String {
-    "no kernel is active: run `kvasir setup`, or name a package with --plugin".to_owned()
+    "no kernel is active: run `kvasir setup`, or name a package".to_owned()
 }
 
 /// Reads a package file; nothing of it is verified.
 pub(crate) fn read_package(path: &Path) -> Result<Vec<u8>> {
     if !path.exists() {
         bail!(
-            "there is no kernel at {}: run `kvasir setup`, or name a package with --plugin",
+            "there is no kernel package at {}: name one that is there (`kvasir setup` installs the bundled one)",
             path.display()
         );
     }
