@@ -2,13 +2,18 @@
 //! use.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+#[path = "plugin_store/packages.rs"]
+mod packages;
+#[path = "plugin_store/trust.rs"]
+mod trust;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use ed25519_dalek::SigningKey;
 use kvasir_operate::{key_file, setup};
-use kvasir_plugin::{KeyId, PackageContents};
+use kvasir_plugin::{KeyId, PackageContents, Validity};
 use kvasir_tests::{program, root, skipped};
 use serde_json::Value;
 
@@ -68,6 +73,10 @@ impl Home {
     }
 
     fn package_by(&self, version: &str, revision: u64, key: &SigningKey) -> PathBuf {
+        self.package_valid(version, revision, key, setup::validity(1))
+    }
+
+    fn package_valid(&self, version: &str, revision: u64, key: &SigningKey, validity: Validity) -> PathBuf {
         let bundled = setup::bundled_kernel();
         let lines = |line: &str| match line.split_once(" = ").map(|(name, _)| name) {
             Some("version") => format!("version = \"{version}\""),
@@ -86,7 +95,7 @@ impl Home {
             ..bundled
         };
         let path = self.path(&format!("swiglu-{version}-{revision}.kvp"));
-        fs::write(&path, kvasir_plugin::pack(&contents, setup::validity(1), key).unwrap()).unwrap();
+        fs::write(&path, kvasir_plugin::pack(&contents, validity, key).unwrap()).unwrap();
         path
     }
 
@@ -111,6 +120,9 @@ fn upgrade_and_rollback_change_what_run_uses_and_are_recorded() {
     );
     assert_eq!(home.run()["plugin"], upgraded["plugin"]);
     home.refuses(&["plugin", "upgrade", text(&newer)], &["not newer"]);
+    // What is no upgrade is not kept either.
+    home.refuses(&["plugin", "upgrade", text(&home.package("8.9.0", 900))], &["not newer"]);
+    assert_eq!(home.reports(&["plugin", "list"])["plugins"].as_array().unwrap().len(), 2);
 
     home.refuses(&["plugin", "rollback"], &["900 was seen", "--allow-downgrade"]);
     assert_eq!(home.run()["plugin"], upgraded["plugin"]);
@@ -190,18 +202,6 @@ fn trust_is_given_taken_and_handed_to_a_new_root_key() {
     home.refuses(&["run", "x"], &["root.json"]);
     fs::write(home.path("config/trust/root.json"), own).unwrap();
     home.run();
-}
-
-#[test]
-fn naming_a_key_for_a_namespace_says_whom_that_shuts_out() {
-    let home = Home::new();
-    let own = key_file::load(&home.path("config/keys/publisher.key")).unwrap().public().to_string();
-    let theirs = home.reports(&["key", "new", text(&home.path("theirs.key"))]);
-    let theirs = theirs["public"].as_str().unwrap();
-    let added = home.reports(&["plugin", "trust", "add", theirs, "--namespace", "kvasir"]);
-    let [shut_out] = &added["shut_out"].as_array().unwrap()[..] else { panic!("{added}") };
-    assert!(shut_out.as_str().unwrap().starts_with(&own), "{added}");
-    assert!(added["active_is_refused"].as_str().unwrap().contains("signed by 0 keys"), "{added}");
 }
 
 #[test]
@@ -437,6 +437,7 @@ fn every_verb_shows_an_example() {
         "upgrade",
         "activate",
         "rollback",
+        "remove",
         "history",
         "revoke",
         "trust add",

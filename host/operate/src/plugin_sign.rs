@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use kvasir_plugin::{KeyId, Unverified};
+use anyhow::{Context, Result, bail};
+use kvasir_plugin::{KeyId, Unverified, Validity};
 use kvasir_wire::key::SecretKey;
 use serde_json::json;
 
@@ -29,7 +29,7 @@ pub struct SignOptions {
 /// `kvasir plugin sign`.
 ///
 /// # Errors
-/// Where the folder or package is unfit, or the key cannot be used; nothing is written then.
+/// Where the folder or package is unfit, the package is not valid now, or the key cannot be used; nothing is written then.
 pub fn sign(settings: &Settings, options: &SignOptions, json: bool) -> Result<()> {
     let target = &options.target;
     let (key, key_path, new_key) = key(settings, options.key.as_deref())?;
@@ -56,6 +56,9 @@ pub fn sign(settings: &Settings, options: &SignOptions, json: bool) -> Result<()
         let bytes = plugin_pack::read_package(target)?;
         let found = Unverified::read(&bytes).with_context(unfit)?;
         plugin_pack::keeps_signatures(&out, &[own], Some(&bytes), options.force)?;
+        if let Some(claims) = &found.claims {
+            is_valid_now(claims.validity).with_context(unfit)?;
+        }
         // Whoever signs vouches, so what is in it is tried first, whoever signed before.
         let signed_by = found.claims.as_ref().map(|claims| claims.signed_by.clone()).unwrap_or_default();
         let others = Others { settings, package: &bytes, signed_by };
@@ -68,6 +71,25 @@ pub fn sign(settings: &Settings, options: &SignOptions, json: bool) -> Result<()
     };
     standing::write_over(&out, &there, &package)?;
     report(&Signed { out: &out, package: &package, key: &key, key_path: &key_path, new_key }, &checked, json)
+}
+
+/// Refuses a statement that no host would accept now: a further signature leaves its time as it is.
+fn is_valid_now(validity: Validity) -> Result<()> {
+    let now = setup::now();
+    if now >= validity.expires {
+        bail!(
+            "it expired at {}, it is now {now}, and a further signature does not lengthen that: sign its sources anew, and check this \
+             machine's clock",
+            validity.expires
+        );
+    }
+    if now < validity.not_before {
+        bail!(
+            "it is valid only from {}, it is now {now}: check this machine's clock, or sign it then",
+            validity.not_before
+        );
+    }
+    Ok(())
 }
 
 struct Signed<'a> {
@@ -92,7 +114,7 @@ fn report(signed: &Signed<'_>, checked: &Checked, json: bool) -> Result<()> {
         }))
     } else {
         output::line(format!(
-            "{}: {} bytes, {}\nplugin      {}\nsigned by   {} ({}{})\nsignatures  {}",
+            "{}: {} bytes, {}\nplugin      {}\nsigned by   {} ({}{})\nsignatures  {}\nvalid until {}",
             out.display(),
             package.len(),
             plugin_pack::proof(checked),
@@ -100,7 +122,8 @@ fn report(signed: &Signed<'_>, checked: &Checked, json: bool) -> Result<()> {
             key.public(),
             key_path.display(),
             if *new_key { ", new" } else { "" },
-            keys.join(", ")
+            keys.join(", "),
+            claims.validity.expires
         ))
     }
 }

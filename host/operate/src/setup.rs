@@ -381,7 +381,7 @@ mod tests {
     fn renewing_signs_kernel_root_and_revocations_anew() {
         let (_home, settings) = home();
         command(&settings, &ONCE, true).unwrap();
-        trust::revoke(&settings, &"ab".repeat(32), &[], true).unwrap();
+        plugin_store::revoke::revoke(&settings, &"ab".repeat(32), &[], true).unwrap();
         command(&settings, &SetupOptions { renew: true, ..ONCE }, true).unwrap();
         let trust = settings.store().trust().unwrap();
         assert_eq!((trust.root().unwrap().version(), trust.revocations().unwrap().version()), (2, 2));

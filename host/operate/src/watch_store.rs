@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use kvasir_plugin::{Class, TrustError, VerifiedPlugin};
+use kvasir_plugin::{Class, VerifiedPlugin};
 use kvasir_plugin_store::{Store, StoreError};
 use kvasir_wire::id::PluginDigest;
 use kvasir_wire::limits::MAX_OFFERED_PLUGINS;
@@ -164,14 +164,16 @@ impl Known {
     }
 }
 
-/// Whether an error says nothing of the plugin, so that the same look may go well a moment later.
+/// Whether an error says nothing of the plugin, so that the same look may go well later: all but those in which the plugin itself was
+/// looked at and refused. A policy that is being edited, or a file of the store that is put back, is trouble of a moment.
 fn may_pass(error: &StoreError) -> bool {
-    matches!(
+    !matches!(
         error,
-        StoreError::Read { .. }
-            | StoreError::Write { .. }
-            | StoreError::Locked { .. }
-            | StoreError::Trust(TrustError::Read { .. })
+        StoreError::Package(_)
+            | StoreError::Refused { .. }
+            | StoreError::Policy { .. }
+            | StoreError::Downgrade { .. }
+            | StoreError::Override { .. }
     )
 }
 
@@ -285,6 +287,33 @@ mod tests {
         assert_eq!(refused, Some(Candidate::Refused { plugin, reason }));
         assert_eq!(known.look(Some(in_use), never), None);
         assert_eq!(known.look(None, never), None);
+    }
+
+    #[test]
+    fn damage_of_a_moment_is_waited_for_and_a_refusal_of_the_plugin_is_not() {
+        let digest = kvasir_plugin::PluginDigest([7; 32]);
+        let corrupt =
+            |path: &str| StoreError::Corrupt { path: path.into(), reason: "cut".into(), remedy: "" };
+        let policy = kvasir_plugin::Policy::parse(b"[defualt]").unwrap_err();
+        for passes in [
+            StoreError::PolicyFile { path: "policy.toml".into(), source: policy },
+            corrupt("seen.json"),
+            StoreError::NotPlain { path: "root.json".into(), kind: "a folder", wanted: "plain file" },
+            StoreError::TooLarge { path: "seen.json".into(), limit: 1 },
+            StoreError::RootMissing { path: "root.json".into(), copy: "root.json".into() },
+            StoreError::SeenLost { path: "seen.json".into(), twin: "seen.json".into() },
+            StoreError::NotInstalled { digest },
+        ] {
+            assert!(may_pass(&passes), "{passes:?}");
+        }
+        let revoked = || kvasir_plugin::PluginError::RevokedPackage { plugin: digest };
+        for stays in [
+            StoreError::Package(revoked()),
+            StoreError::Refused { digest, source: revoked(), remedy: "" },
+            StoreError::Override { path: "x".into(), reason: "it expired".into() },
+        ] {
+            assert!(!may_pass(&stays), "{stays:?}");
+        }
     }
 
     #[test]

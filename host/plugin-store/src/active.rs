@@ -68,6 +68,13 @@ impl Active {
         Some(Active { change: self.change.saturating_add(1), digest: Some(digest), former })
     }
 
+    /// What follows when `digest` is gone back to no more, or none where it would not have been.
+    pub(crate) fn without(&self, digest: PluginDigest) -> Option<Self> {
+        let mut next = Active { change: self.change.saturating_add(1), ..self.clone() };
+        next.former.retain(|former| *former != digest);
+        (next.former != self.former).then_some(next)
+    }
+
     fn parse(bytes: &[u8]) -> Result<Self, String> {
         let file: ActiveFile = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if file.format != FORMAT {
@@ -102,6 +109,9 @@ mod tests {
         assert_eq!((two.change, two.digest), (4, Some(digest(2))));
         let one = two.back().unwrap();
         assert_eq!((one.digest, one.back()), (Some(digest(1)), None));
+        let skipped = three.without(digest(1)).unwrap();
+        assert_eq!((skipped.change, skipped.former.as_slice()), (4, &[digest(2)][..]));
+        assert_eq!(three.without(digest(3)), None);
         let again = three.then(digest(1));
         assert_eq!(again.former, [digest(2), digest(3)]);
         let many = (0..=255).fold(Active::default(), |active, byte| active.then(digest(byte)));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ed25519_dalek::SigningKey;
 use kvasir_plugin::{
-    DocumentError, KeyId, PluginDigest, PublisherKey, Revocations, RoleName, Root, UnixSeconds,
+    DocumentError, KeyId, PluginDigest, PublisherKey, Revocations, Role, RoleName, Root, UnixSeconds,
     VerifiedRevocations, VerifiedRoot,
 };
 
@@ -131,7 +131,8 @@ impl Store {
         next.ok_or(StoreError::NotARootKey { key: old_id })
     }
 
-    /// Adds `what` to the revocations: the next `revoked.json`, signed by `keys`. The flag says whether it was not there yet.
+    /// Adds `what` to the revocations: the next `revoked.json`, signed by `keys`. The flag says whether it was not there yet. A key that
+    /// the root trusts with itself or with revoking is refused ([`StoreError::RevokesRootKey`]).
     pub fn revoke(
         &self,
         what: &[Revocable],
@@ -141,6 +142,7 @@ impl Store {
         let lock = self.lock()?;
         let trust = self.trust_locked(&lock)?.trust;
         let root = trust.root().ok_or_else(|| StoreError::NoRoot { path: self.places.trust() })?;
+        refuse_root_keys(root, what)?;
         let mut revocations = match trust.revocations() {
             Some(present) => {
                 let mut next = present.revocations().clone();
@@ -221,6 +223,20 @@ impl Store {
     fn refused(&self, source: DocumentError) -> StoreError {
         StoreError::Document { folder: self.places.trust(), source }
     }
+}
+
+/// A revocation bounds publishers alone, so that of a key which changes the root would promise what it does not do.
+fn refuse_root_keys(root: &VerifiedRoot, what: &[Revocable]) -> Result<(), StoreError> {
+    for item in what {
+        let Revocable::Key(key) = item else { continue };
+        let holds = |(name, role): (&RoleName, &Role)| {
+            (!matches!(name, RoleName::Publisher(_)) && role.keys.contains(key)).then(|| name.clone())
+        };
+        if let Some(role) = root.root().roles.iter().find_map(holds) {
+            return Err(StoreError::RevokesRootKey { key: *key, role });
+        }
+    }
+    Ok(())
 }
 
 fn expiry(now: UnixSeconds) -> UnixSeconds {

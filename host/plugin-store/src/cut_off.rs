@@ -1,10 +1,10 @@
 //! The machine stops before each change of the disk in turn. Whatever was half done then: what was active goes on or its successor
 //! has taken over, nothing was used that is not written down as seen, and doing it again does it.
 
-use kvasir_plugin::{PublisherKey, RoleName};
+use kvasir_plugin::{PluginDigest, PublisherKey, RoleName};
 
 use crate::scene::{NOW, Scene, key, package};
-use crate::{Revocable, Store, StoreError, disk};
+use crate::{Happened, Revocable, Store, StoreError, disk};
 
 /// Does `change` in one scene of `begin` after the other, stopped one change of the disk later each time, until nothing stops it any
 /// more; after each stop, and at the end, `holds` looks. Returns the changes of the disk that it took.
@@ -112,6 +112,35 @@ fn going_back_by_permission_and_forward_again_leave_one_of_both() {
         assert!(matches!(active_revision(&scene.store()), Some(1 | 2)));
         forward(scene).unwrap();
         assert_eq!(active_revision(&scene.store()), Some(2));
+    });
+}
+
+#[test]
+fn a_removal_leaves_what_is_active_and_what_can_be_gone_back_to() {
+    let begin = || {
+        let scene = two_used();
+        use_revision(&scene.store(), &scene.package(3)).unwrap();
+        scene
+    };
+    let oldest = |scene: &Scene| {
+        let named =
+            scene.store().history().unwrap().entries.into_iter().find_map(|entry| match entry.happened {
+                Happened::Installed { plugin, .. } => PluginDigest::from_hex(&plugin.plugin),
+                _ => None,
+            });
+        named.unwrap()
+    };
+    let remove = |scene: &Scene| scene.store().remove(oldest(scene), NOW);
+    stopped_everywhere(begin, remove, |scene| {
+        let store = scene.store();
+        assert_eq!(active_revision(&store), Some(3));
+        match remove(scene) {
+            Ok(()) | Err(StoreError::NotInstalled { .. }) => {}
+            Err(other) => panic!("{other:?}"),
+        }
+        assert_eq!(store.digests().unwrap().len(), 2);
+        store.rollback(&[&scene.root], NOW).unwrap();
+        assert_eq!(active_revision(&store), Some(2));
     });
 }
 

@@ -114,6 +114,14 @@ pub fn sweep(folder: &Path, _lock: &Lock) {
     }
 }
 
+/// Removes the plain file at `path`, and flushes the folder.
+pub fn remove(path: &Path) -> Result<(), StoreError> {
+    may_stop(path)?;
+    let failed = |source| StoreError::Write { path: path.to_owned(), source };
+    refuse_other_than_file(path, &fs::symlink_metadata(path).map_err(failed)?)?;
+    fs::remove_file(path).and_then(|()| sync_folder(folder_of(path))).map_err(failed)
+}
+
 /// Writes `line` at the end of the file at `path`, which is made where it is missing, and flushes it.
 pub fn append(path: &Path, line: &str) -> Result<(), StoreError> {
     may_stop(path)?;
@@ -172,6 +180,12 @@ impl Lock {
     /// its holder ends, however that ends.
     pub fn take(path: &Path) -> Result<Self, StoreError> {
         let failed = |source| StoreError::Write { path: path.to_owned(), source };
+        // Opening these fails with errors that say nothing of what is there.
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(failed(source)),
+            Ok(metadata) => refuse_other_than_file(path, &metadata)?,
+        }
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -316,9 +330,10 @@ mod tests {
             assert!(matches!(read(path, 9), Err(StoreError::NotPlain { .. })), "{}", path.display());
             assert!(matches!(replace(path, b"y"), Err(StoreError::NotPlain { .. })), "{}", path.display());
             assert!(matches!(append(path, "y"), Err(StoreError::NotPlain { .. })), "{}", path.display());
+            assert!(matches!(remove(path), Err(StoreError::NotPlain { .. })), "{}", path.display());
+            assert!(matches!(Lock::take(path), Err(StoreError::NotPlain { .. })), "{}", path.display());
         }
         assert_eq!(fs::read(&aim).unwrap(), b"x");
-        assert!(Lock::take(&link).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kvasir_plugin::{
-    DocumentError, KeyId, PluginDigest, PluginError, PolicyError, PolicyRefusal, TrustError,
+    DocumentError, KeyId, PluginDigest, PluginError, PolicyError, PolicyRefusal, RoleName, TrustError,
 };
 
 /// Why the store refused, or could not do, what was asked. The store is then as it was before.
@@ -49,11 +49,24 @@ pub enum StoreError {
         limit: u64,
     },
     /// More packages than [`crate::MAX_PACKAGES`].
-    #[error("{path} holds more than {limit} packages; remove those that are not needed")]
+    #[error(
+        "{path} holds more than {limit} packages: the files in it are named after their digests, and `kvasir plugin remove DIGEST` \
+         removes one that is not needed"
+    )]
     TooManyFiles {
         /// The folder.
         path: PathBuf,
         /// Files allowed.
+        limit: usize,
+    },
+    /// One package more would be more than [`crate::MAX_PACKAGES`].
+    #[error(
+        "{path} holds {limit} packages, as many as it may; `kvasir plugin remove DIGEST` removes one that is not needed"
+    )]
+    Full {
+        /// The folder.
+        path: PathBuf,
+        /// Packages allowed.
         limit: usize,
     },
     /// Another process changes the store and does not end.
@@ -100,6 +113,14 @@ pub enum StoreError {
         /// Where it was.
         path: PathBuf,
         /// The copy of it.
+        copy: PathBuf,
+    },
+    /// There were revocations, and they are gone.
+    #[error("{path} is gone; the last one that was accepted is in {copy}: copy it back")]
+    RevocationsMissing {
+        /// Where they were.
+        path: PathBuf,
+        /// The copy of them.
         copy: PathBuf,
     },
     /// Another root of the version that was accepted.
@@ -150,6 +171,17 @@ pub enum StoreError {
         /// The key.
         key: KeyId,
     },
+    /// A key to revoke that signs whom this host trusts, which revocations do not bound.
+    #[error(
+        "key {key} holds the root's role {role}, and would hold it all the same if it were revoked: `kvasir plugin trust rotate` puts \
+         another key in its place"
+    )]
+    RevokesRootKey {
+        /// The key.
+        key: KeyId,
+        /// The role.
+        role: RoleName,
+    },
     /// Both copies of what was seen are gone, though something had been used.
     #[error(
         "both {path} and {twin} are gone: which versions were seen is unknown, so an old one could not be told; put one back from a \
@@ -180,7 +212,8 @@ pub enum StoreError {
     /// The revision is below the highest one seen, and no permission is there.
     #[error(
         "{name} {version} has kernel revision {revision}, {seen} was seen before: to go back on purpose, run `kvasir plugin rollback \
-         --allow-downgrade` (or `kvasir plugin activate {digest} --allow-downgrade`), which signs a permission with your root key"
+         --allow-downgrade`, `kvasir plugin activate {digest} --allow-downgrade` or, where it is not installed, `kvasir plugin install \
+         PACKAGE --allow-downgrade`, which signs a permission with your root key"
     )]
     Downgrade {
         /// The plugin.
@@ -196,8 +229,8 @@ pub enum StoreError {
     },
     /// A permission to go below the highest revision that does not hold.
     #[error(
-        "the permission {path} does not hold: {reason}; sign another one with `kvasir plugin activate DIGEST --allow-downgrade`, or \
-         activate a newer version"
+        "the permission {path} does not hold: {reason}; sign another one with `kvasir plugin activate DIGEST --allow-downgrade` (where \
+         it is not installed: `kvasir plugin install PACKAGE --allow-downgrade`), or activate a newer version"
     )]
     Override {
         /// The file.
@@ -263,12 +296,29 @@ pub enum StoreError {
         /// The plugin in it.
         found: PluginDigest,
     },
+    /// A package to remove that is in use.
+    #[error("plugin {digest} {needed}")]
+    Needed {
+        /// The plugin.
+        digest: PluginDigest,
+        /// For what, and what to do.
+        needed: &'static str,
+    },
     /// There is no version to go back to.
     #[error("there is no former version to go back to; `kvasir plugin list` shows what is installed")]
     NoFormer,
 }
 
 impl StoreError {
+    /// The document at `path` is refused for `source`, and `remedy` says where a good one is.
+    pub(crate) fn corrupt(path: PathBuf, source: DocumentError, remedy: &'static str) -> Self {
+        let reason = match source {
+            DocumentError::Unreadable { reason, .. } => reason,
+            other => other.to_string(),
+        };
+        StoreError::Corrupt { path, reason, remedy }
+    }
+
     /// `source` about an installed plugin, with what to do about it.
     pub(crate) fn refused(digest: PluginDigest, source: PluginError) -> Self {
         let remedy = match &source {

@@ -3,7 +3,11 @@
 //!
 //! Nothing is written, so that asking changes no answer, and nothing is run: imports, contract and golden vectors are the load's own.
 
-use kvasir_plugin::{Grant, MAX_PACKAGE_BYTES, PluginDigest, PluginError, UnixSeconds, VerifiedPlugin};
+use std::collections::BTreeSet;
+
+use kvasir_plugin::{
+    Grant, KeyId, MAX_PACKAGE_BYTES, PluginDigest, PluginError, UnixSeconds, VerifiedPlugin,
+};
 
 use crate::downgrade::Override;
 use crate::error::StoreError;
@@ -27,6 +31,8 @@ pub struct Explanation {
     pub checks: Vec<Check>,
     /// The plugin, where its package was verified.
     pub plugin: Option<Named>,
+    /// The keys whose signatures count, where its package was verified.
+    pub publishers: BTreeSet<KeyId>,
     /// What it would be granted, where every check passed.
     pub grant: Option<Grant>,
     /// Whether it is the active one.
@@ -141,7 +147,13 @@ impl Store {
     /// # Errors
     /// None but where `active.json` cannot be read; whatever else is wrong is part of the explanation.
     pub fn explain(&self, subject: Subject<'_>, now: UnixSeconds) -> Result<Explanation, StoreError> {
-        let mut told = Explanation { checks: Vec::new(), plugin: None, grant: None, active: false };
+        let mut told = Explanation {
+            checks: Vec::new(),
+            plugin: None,
+            publishers: BTreeSet::new(),
+            grant: None,
+            active: false,
+        };
         let found = match Found::read(&self.places) {
             Ok(found) => found,
             Err(error) => return Ok(told.refused("trust", sentence(&error))),
@@ -181,6 +193,7 @@ impl Store {
             told.passed(name, *said);
         }
         told.plugin = Some(Named::from(&plugin));
+        told.publishers = plugin.publishers().clone();
         told.active = self.active_digest()? == Some(plugin.digest());
         match self.revision_said(&plugin, &found, now) {
             Ok(said) => told.passed("revision", said),

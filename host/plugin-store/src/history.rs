@@ -57,6 +57,9 @@ pub enum Happened {
         change: u64,
         /// Digest of the one before it.
         former: Option<String>,
+        /// The highest revision seen, where it is above this one's and the operator signed an override.
+        #[serde(default)]
+        overridden_revision: Option<u64>,
     },
     /// The active plugin was given up for the one before it.
     RolledBack {
@@ -69,6 +72,11 @@ pub enum Happened {
         former: Option<String>,
         /// The highest revision seen, where it is above this one's and the operator signed an override.
         overridden_revision: Option<u64>,
+    },
+    /// A package was removed from the store.
+    Removed {
+        /// Digest in hexadecimal.
+        plugin: String,
     },
     /// A root was accepted: the operator's own choice of whom to trust.
     RootAccepted {

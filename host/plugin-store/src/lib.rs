@@ -15,6 +15,7 @@ mod error;
 mod explain;
 mod history;
 mod limits;
+mod packages;
 mod places;
 #[cfg(test)]
 #[path = "../tests/scene/mod.rs"]
@@ -30,8 +31,9 @@ pub use error::StoreError;
 pub use explain::{Check, Explanation, Outcome, Subject};
 pub use history::{Entry, Happened, History, Named};
 pub use limits::*;
+pub use packages::Installed;
 pub use places::Places;
-pub use store::{Installed, Store};
+pub use store::Store;
 pub use trust::Trust;
 
 /// A value of this crate as JSON on one line; it has no map with keys that are not text, so that this cannot fail.

@@ -12,7 +12,7 @@ pub const MAX_OVERRIDE_BYTES: u64 = 16 << 10;
 pub const MAX_HISTORY_BYTES: u64 = 1 << 20;
 /// Longest line of the history in bytes.
 pub const MAX_HISTORY_LINE_BYTES: usize = 4 << 10;
-/// Most packages that a store lists.
+/// Most packages that a store holds.
 pub const MAX_PACKAGES: usize = 4096;
 /// Most versions of the root that are walked in one go, from the last one accepted to the newest.
 pub const MAX_ROOT_STEPS: u64 = 1024;

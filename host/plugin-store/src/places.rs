@@ -77,6 +77,11 @@ impl Places {
         self.trust().join("revoked.json")
     }
 
+    /// `plugins/revoked.json`: the last revocations that this host accepted.
+    pub fn accepted_revocations(&self) -> PathBuf {
+        self.plugins().join("revoked.json")
+    }
+
     /// Both copies of `seen.json`: in `plugins/` and in `trust/`.
     pub fn seen(&self) -> [PathBuf; 2] {
         [self.plugins().join("seen.json"), self.trust().join("seen.json")]

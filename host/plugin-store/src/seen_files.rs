@@ -18,11 +18,7 @@ pub fn read(places: &Places) -> Result<Seen, StoreError> {
     let mut found = false;
     for path in places.seen() {
         if let Some(text) = disk::read(&path, MAX_SEEN_BYTES as u64)? {
-            let copy = Seen::parse(&text).map_err(|error| StoreError::Corrupt {
-                path,
-                reason: error.to_string(),
-                remedy: REMEDY,
-            })?;
+            let copy = Seen::parse(&text).map_err(|error| StoreError::corrupt(path, error, REMEDY))?;
             seen.raise_to(&copy);
             found = true;
         }

@@ -1,4 +1,4 @@
-//! The store as a whole: install, load, activate, go back, list.
+//! The store as a whole: trust, policy, load, activate, go back.
 //!
 //! Loading is the full verification of the package each time, against the trust, the policy and the highest revision seen of that
 //! moment; that a package was installed once proves nothing later. Whoever changes something holds the lock for all of it, and every
@@ -7,12 +7,11 @@
 //! A revision counts as seen before its plugin is used, and every use begins with a load, which writes it down. Choosing a plugin is
 //! no use yet: the choice is written first and its revision after it, so that what was active goes on until the choice has changed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ed25519_dalek::SigningKey;
 use kvasir_plugin::{
-    Grant, KeyId, MAX_PACKAGE_BYTES, MAX_POLICY_BYTES, PluginDigest, PluginError, Policy, Seen, UnixSeconds,
-    VerifiedPlugin,
+    Grant, KeyId, MAX_POLICY_BYTES, PluginDigest, PluginError, Policy, Seen, UnixSeconds, VerifiedPlugin,
 };
 
 use crate::active::Active;
@@ -20,7 +19,6 @@ use crate::disk::{self, Lock};
 use crate::downgrade::Override;
 use crate::error::StoreError;
 use crate::history::{self, Happened, History, Named};
-use crate::limits::MAX_PACKAGES;
 use crate::places::Places;
 use crate::seen_files;
 use crate::trust::{Found, Trust};
@@ -29,15 +27,6 @@ use crate::trust::{Found, Trust};
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) places: Places,
-}
-
-/// A package that is in the store.
-#[derive(Clone, Debug)]
-pub struct Installed {
-    /// What it holds.
-    pub plugin: VerifiedPlugin,
-    /// Whether this very package was there before.
-    pub already: bool,
 }
 
 impl Store {
@@ -132,26 +121,6 @@ impl Store {
         Ok(plugin)
     }
 
-    /// Verifies `package` and puts it into the store. The active plugin stays what it is, and nothing counts as seen yet.
-    pub fn install(&self, package: &[u8], now: UnixSeconds) -> Result<Installed, StoreError> {
-        let lock = self.lock()?;
-        let trust = self.trust_locked(&lock)?.trust;
-        let plugin = kvasir_plugin::verify(package, trust.publishers(), now).map_err(StoreError::Package)?;
-        self.grant(&plugin)?;
-        // Not written down yet: what is only kept here must not shut out what is in use.
-        self.check_revision(&plugin, &trust, now)?;
-        let path = self.places.package(plugin.digest());
-        disk::make_folder(&self.places.packages())?;
-        let already = disk::read(&path, MAX_PACKAGE_BYTES as u64)?.is_some_and(|there| there == package);
-        if !already {
-            let publishers = plugin.publishers().iter().map(ToString::to_string).collect();
-            let happened = Happened::Installed { plugin: Named::from(&plugin), publishers };
-            history::record(&self.places, now, happened)?;
-            disk::replace(&path, package)?;
-        }
-        Ok(Installed { plugin, already })
-    }
-
     /// Makes the installed plugin `digest` the active one, after verifying it. It may be so already. Where its revision is below
     /// the highest one seen, `root_keys` sign a permission for it.
     pub fn activate(
@@ -161,7 +130,7 @@ impl Store {
         now: UnixSeconds,
     ) -> Result<VerifiedPlugin, StoreError> {
         let lock = self.lock()?;
-        let (plugin, _) = self.permitted(digest, root_keys, now, &lock)?;
+        let (plugin, overridden_revision) = self.permitted(digest, root_keys, now, &lock)?;
         let active = self.active_state()?;
         if active.digest == Some(digest) {
             self.raise_revision(&plugin, Some(&lock))?;
@@ -172,6 +141,7 @@ impl Store {
             plugin: Named::from(&plugin),
             change: next.change,
             former: active.digest.map(|digest| digest.to_string()),
+            overridden_revision,
         };
         self.switch(&next, &plugin, (now, happened), &lock)?;
         Ok(plugin)
@@ -197,19 +167,6 @@ impl Store {
         };
         self.switch(&next, &plugin, (now, happened), &lock)?;
         Ok(plugin)
-    }
-
-    /// The digest of every package in the store, ascending. Other files there are left alone and left out.
-    pub fn digests(&self) -> Result<Vec<PluginDigest>, StoreError> {
-        let files = disk::files_in(&self.places.packages(), "kvp", MAX_PACKAGES)?;
-        let digest = |path: &PathBuf| PluginDigest::from_hex(path.file_stem()?.to_str()?);
-        Ok(files.iter().filter_map(digest).collect())
-    }
-
-    /// The bytes of the installed package `digest`, of which nothing was verified.
-    pub fn package(&self, digest: PluginDigest) -> Result<Vec<u8>, StoreError> {
-        disk::read(&self.places.package(digest), MAX_PACKAGE_BYTES as u64)?
-            .ok_or(StoreError::NotInstalled { digest })
     }
 
     /// What happened to the store, the oldest first.
@@ -289,18 +246,33 @@ impl Store {
                 return Ok((plugin, below));
             }
         };
+        if root_keys.is_empty() {
+            return Err(refused);
+        }
         let trust = self.trust_locked(lock)?.trust;
-        let (Some(root), false) = (trust.root(), root_keys.is_empty()) else { return Err(refused) };
         let plugin = kvasir_plugin::verify(&self.package(digest)?, trust.publishers(), now)
             .map_err(|source| StoreError::refused(digest, source))?;
-        let revision = plugin.manifest().kernel_revision;
-        let seen = seen_files::read(&self.places)?.revision(&plugin).unwrap_or(revision);
-        Override::new(digest, revision, seen, now).write(&self.places, root, root_keys)?;
+        let seen = self.permit(&plugin, &trust, root_keys, now)?;
         Ok((self.verified(digest, now, Some(lock))?, Some(seen)))
     }
 
+    /// Signs a permission for `plugin`; returns the revision that it goes below.
+    pub(crate) fn permit(
+        &self,
+        plugin: &VerifiedPlugin,
+        trust: &Trust,
+        root_keys: &[&SigningKey],
+        now: UnixSeconds,
+    ) -> Result<u64, StoreError> {
+        let root = trust.root().ok_or_else(|| StoreError::NoRoot { path: self.places.trust() })?;
+        let revision = plugin.manifest().kernel_revision;
+        let seen = seen_files::read(&self.places)?.revision(plugin).unwrap_or(revision);
+        Override::new(plugin.digest(), revision, seen, now).write(&self.places, root, root_keys)?;
+        Ok(seen)
+    }
+
     /// Refuses a revision below the highest one seen, unless a permission is there.
-    fn check_revision(
+    pub(crate) fn check_revision(
         &self,
         plugin: &VerifiedPlugin,
         trust: &Trust,

@@ -44,6 +44,27 @@ fn going_back_below_what_was_seen_takes_the_operators_signature_and_is_recorded(
     // And forward again needs no permission.
     store.activate(three, &[], NOW).unwrap();
     assert!(matches!(store.activate(two, &[], NOW), Err(StoreError::Downgrade { seen: 3, .. })));
+    store.activate(two, &[&scene.root], NOW).unwrap();
+    let last = store.history().unwrap().entries.pop().unwrap().happened;
+    assert!(matches!(last, Happened::Activated { overridden_revision: Some(3), .. }), "{last:?}");
+}
+
+#[test]
+fn an_older_release_that_was_never_here_is_installed_by_permission() {
+    let scene = Scene::new();
+    let store = scene.store();
+    let five = store.install(&scene.package(5), NOW).unwrap().plugin.digest();
+    store.activate(five, &[], NOW).unwrap();
+    let refused = store.install(&scene.package(3), NOW).unwrap_err().to_string();
+    assert!(refused.contains("kvasir plugin install PACKAGE --allow-downgrade"), "{refused}");
+    let stranger = store.install_permitted(&scene.package(3), &[&key(9)], NOW).unwrap_err();
+    assert!(matches!(stranger, StoreError::Override { .. }), "{stranger:?}");
+    assert_eq!(store.digests().unwrap(), [five]);
+    let three = store.install_permitted(&scene.package(3), &[&scene.root], NOW).unwrap().plugin.digest();
+    assert_eq!(store.active_digest().unwrap(), Some(five));
+    store.activate(three, &[&scene.root], NOW).unwrap();
+    assert_eq!(store.active(NOW).unwrap().unwrap().digest(), three);
+    assert!(matches!(store.install(&scene.package(4), NOW), Err(StoreError::Downgrade { seen: 5, .. })));
 }
 
 #[test]
@@ -174,7 +195,78 @@ fn old_or_missing_roots_and_revocations_are_refused() {
     fs::write(places.revoked(), harmless).unwrap();
     assert_eq!(rollback(&store.load(one.digest(), NOW).unwrap_err()), Some(("revoked.json", 1, 2)));
     fs::remove_file(places.revoked()).unwrap();
+    assert!(matches!(store.load(one.digest(), NOW), Err(StoreError::RevocationsMissing { .. })));
+    // Without the copy too.
+    fs::remove_file(places.accepted_revocations()).unwrap();
     assert_eq!(rollback(&store.load(one.digest(), NOW).unwrap_err()), Some(("revoked.json", 0, 2)));
+}
+
+#[test]
+fn damaged_trust_is_refused_with_the_name_of_its_copy_which_puts_it_right() {
+    let scene = Scene::new();
+    let store = scene.store();
+    let places = store.places();
+    let one = store.install(&scene.package(1), NOW).unwrap().plugin.digest();
+    let revoked = Revocable::Key(KeyId::of(&key(50).verifying_key()));
+    store.revoke(&[revoked], &[&scene.root], NOW).unwrap();
+    for (path, copy) in
+        [(places.root(), places.accepted_root()), (places.revoked(), places.accepted_revocations())]
+    {
+        let name = format!("plugins/{} in the data folder is a copy", path.file_name().unwrap().display());
+        let good = fs::read(&path).unwrap();
+        assert_eq!(fs::read(&copy).unwrap(), good);
+        let altered = String::from_utf8(good.clone()).unwrap().replace("\"version\":1", "\"version\":7");
+        for bad in [&good[..good.len() / 2], b"", altered.as_bytes(), vec![b' '; 2 << 20].as_slice()] {
+            fs::write(&path, bad).unwrap();
+            let refused = store.load(one, NOW).unwrap_err().to_string();
+            assert!(refused.contains(&name) && refused.contains("copy it back"), "{refused}");
+            assert!(store.install(&scene.package(2), NOW).is_err());
+            assert_eq!(fs::read(&copy).unwrap(), good, "damage is not copied");
+        }
+        fs::copy(&copy, &path).unwrap();
+        store.load(one, NOW).unwrap();
+    }
+    assert_eq!(store.trust().unwrap().revocations().unwrap().revocations().keys.len(), 1);
+
+    // A damaged copy is no trouble, and is made anew with the next change.
+    fs::write(places.accepted_revocations(), "half").unwrap();
+    store.load(one, NOW).unwrap();
+    store.install(&scene.package(2), NOW).unwrap();
+    assert_eq!(fs::read(places.accepted_revocations()).unwrap(), fs::read(places.revoked()).unwrap());
+}
+
+#[test]
+fn a_root_key_is_replaced_and_not_revoked() {
+    let scene = Scene::new();
+    let store = scene.store();
+    let own = Revocable::Key(KeyId::of(&scene.root.verifying_key()));
+    let refused = store.revoke(&[own], &[&scene.root], NOW).unwrap_err();
+    assert!(matches!(refused, StoreError::RevokesRootKey { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("trust rotate"), "{refused}");
+    assert!(store.trust().unwrap().revocations().is_none());
+    store.rotate_root(&scene.root, &key(101), &[], NOW).unwrap();
+    store.revoke(&[own], &[&key(101)], NOW).unwrap();
+}
+
+#[test]
+fn an_old_release_does_not_come_back_with_a_key_that_is_trusted_since() {
+    let scene = Scene::new();
+    let store = scene.store();
+    let (second, by_both) =
+        (key(2), |revision| kvasir_plugin::add_signature(&scene.package(revision), &key(2)).unwrap());
+    for revision in [4, 5] {
+        let plugin = store.install(&by_both(revision), NOW).unwrap().plugin.digest();
+        store.activate(plugin, &[], NOW).unwrap();
+    }
+    assert!(matches!(store.install(&by_both(3), NOW), Err(StoreError::Downgrade { seen: 5, .. })));
+    store.rollback(&[&scene.root], NOW).unwrap();
+    let public = PublisherKey { key: second.verifying_key(), name: None };
+    let edit =
+        |root: &mut kvasir_plugin::Root| root.grant(RoleName::Publisher("*".to_owned()), public.clone());
+    store.change_root(&[&scene.root], "trusted", NOW, edit).unwrap();
+    assert!(matches!(store.install(&by_both(3), NOW), Err(StoreError::Downgrade { seen: 5, .. })));
+    // The permission that was signed before goes on.
+    assert_eq!(store.active(NOW).unwrap().unwrap().manifest().kernel_revision, 4);
 }
 
 #[test]

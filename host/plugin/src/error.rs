@@ -250,8 +250,8 @@ pub enum PluginError {
     },
     /// No signing key is in the trust store.
     #[error(
-        "the package is signed by {found}, which this host does not trust; if you know the publisher, add its key to the \
-         trust folder ({trusted} keys there now)"
+        "the package is signed by {found}, which this host does not trust; if you know the publisher, `kvasir plugin trust add KEY` \
+         trusts its key, as a line in a *.pub file does in a folder that --trust names ({trusted} keys are trusted now)"
     )]
     UnknownPublisher {
         /// The key ids that signed, separated by commas.
@@ -320,7 +320,7 @@ pub enum PluginError {
         name: String,
         /// The package's revision.
         revision: u64,
-        /// The highest revision seen under its key set or a larger one.
+        /// The highest revision that it is measured against ([`crate::Seen::revision`]).
         seen: u64,
     },
     /// More revisions than [`crate::MAX_SEEN_REVISIONS`] to remember.
@@ -464,7 +464,9 @@ pub enum DocumentError {
         limit: usize,
     },
     /// Not such a document.
-    #[error("{what} cannot be read: {reason}; fetch it again, or make it with `kvasir plugin trust`")]
+    #[error(
+        "{what} cannot be read: {reason}; put it back from a backup, or fetch it again from whoever signed it"
+    )]
     Unreadable {
         /// File name.
         what: &'static str,

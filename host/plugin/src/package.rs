@@ -28,6 +28,7 @@ struct Verified {
     digest: PluginDigest,
     publisher: KeyId,
     publishers: BTreeSet<KeyId>,
+    threshold: u32,
     validity: Validity,
     component: Vec<u8>,
     sbom: Vec<u8>,
@@ -68,6 +69,11 @@ impl VerifiedPlugin {
     /// A trusted key that signed it: the lowest of [`VerifiedPlugin::publishers`].
     pub fn publisher(&self) -> KeyId {
         self.contents.publisher
+    }
+
+    /// How many trusted keys it took; not more than [`VerifiedPlugin::publishers`] has.
+    pub(crate) fn threshold(&self) -> u32 {
+        self.contents.threshold
     }
 
     /// When it may be loaded.
@@ -118,7 +124,7 @@ pub fn verify(package: &[u8], trust: &TrustStore, now: UnixSeconds) -> Result<Ve
     let signed = envelope::open(parts.envelope.ok_or(PluginError::NotSigned)?, trust)?;
     let statement = Statement::parse(&signed.payload)?;
     let digest = PluginDigest(sha256(&signed.payload));
-    let publishers = trust.authorise(&statement.predicate.name, digest, &signed.signers)?;
+    let (publishers, threshold) = trust.authorise(&statement.predicate.name, digest, &signed.signers)?;
     let publisher = *publishers.first().ok_or(PluginError::NotSigned)?;
     let validity = check_claims(&statement.predicate, now)?;
     let (manifest, shader) = check_contents(&parts, &statement)?;
@@ -128,6 +134,7 @@ pub fn verify(package: &[u8], trust: &TrustStore, now: UnixSeconds) -> Result<Ve
         digest,
         publisher,
         publishers,
+        threshold,
         validity,
         component: bytes(COMPONENT),
         sbom: bytes(SBOM),

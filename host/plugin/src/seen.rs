@@ -1,9 +1,10 @@
 //! What a host has seen: the highest versions of root and revocations, and the highest kernel revision of every package by
 //! whose keys signed it. A value; whoever keeps it on disk writes it before what it saw is used.
 //!
-//! Revisions are counted per **key set**, the set of trusted keys that signed. A package is measured against what was seen under
-//! its own key set and under every larger one: so a leaked key can raise the numbers for itself alone and cannot bar the
-//! packages of other keys, and a signature that is stripped off an old package does not bring it back.
+//! Revisions are counted per **key set**, the set of trusted keys that signed. A package is measured against every key set that has
+//! as many of its signers as its role takes: those keys could have published alone, and have signed a newer one. So a signature that
+//! is stripped off an old package, or that counts only since its key is trusted, does not bring it back; and a leaked key raises the
+//! numbers for what it signs itself and cannot bar the packages that others sign without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,10 +70,13 @@ impl Seen {
         self.revocations
     }
 
-    /// The highest revision that `plugin` is measured against: seen under its key set or a larger one.
+    /// The highest revision that `plugin` is measured against: seen under key sets that share with its signers as many keys as its role
+    /// takes.
     pub fn revision(&self, plugin: &VerifiedPlugin) -> Option<u64> {
-        let seen = self.kernels.get(plugin.name())?.iter();
-        seen.filter(|seen| plugin.publishers().is_subset(&seen.keys)).map(|seen| seen.revision).max()
+        let enough = |seen: &&Revision| {
+            seen.keys.intersection(plugin.publishers()).count() as u64 >= u64::from(plugin.threshold())
+        };
+        self.kernels.get(plugin.name())?.iter().filter(enough).map(|seen| seen.revision).max()
     }
 
     /// Checks that neither root nor revocations are older than seen, nor the revocations gone, and raises both.

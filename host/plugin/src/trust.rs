@@ -176,15 +176,16 @@ impl TrustStore {
         matches!(&self.authority, Authority::Roles { revoked_keys, .. } if revoked_keys.contains(key))
     }
 
-    /// Of the keys that signed, those that may publish the plugin called `name`; an error if they are too few, or it is revoked.
+    /// Of the keys that signed, those that may publish the plugin called `name`, and how many of them it takes; an error if they are too
+    /// few, or it is revoked.
     pub(crate) fn authorise(
         &self,
         name: &str,
         plugin: PluginDigest,
         signers: &BTreeSet<KeyId>,
-    ) -> Result<BTreeSet<KeyId>, PluginError> {
+    ) -> Result<(BTreeSet<KeyId>, u32), PluginError> {
         let Authority::Roles { publishers, revoked_packages, .. } = &self.authority else {
-            return Ok(signers.clone());
+            return Ok((signers.clone(), 1));
         };
         if revoked_packages.contains(&plugin) {
             return Err(PluginError::RevokedPackage { plugin });
@@ -206,7 +207,7 @@ impl TrustStore {
                 threshold: role.threshold,
             });
         }
-        Ok(signed)
+        Ok((signed, role.threshold))
     }
 
     fn add(&mut self, key: PublisherKey) -> Result<(), TrustError> {

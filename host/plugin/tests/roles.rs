@@ -231,15 +231,57 @@ fn nothing_older_than_seen_comes_back() {
     seen.check_and_raise(&plugin(8, &[1, 2])).unwrap();
     assert_eq!(seen.check_and_raise(&plugin(7, &[1])), Err(rollback(7, 8)));
     assert_eq!(seen.check_and_raise(&plugin(7, &[2])), Err(rollback(7, 8)));
-    // A leaked key burns numbers for itself alone.
+    // A leaked key burns numbers for what it signs, and is out of what others sign once it is trusted no more.
     seen.check_and_raise(&plugin(u64::MAX, &[1])).unwrap();
-    assert_eq!(seen.check_and_raise(&plugin(9, &[1])), Err(rollback(9, u64::MAX)));
+    for seeds in [&[1][..], &[1, 2]] {
+        assert_eq!(seen.check_and_raise(&plugin(9, seeds)), Err(rollback(9, u64::MAX)));
+    }
     seen.check_and_raise(&plugin(9, &[2])).unwrap();
-    seen.check_and_raise(&plugin(9, &[1, 2])).unwrap();
+    let both = package("kvasir:fixture", 9, &[1, 2]);
+    seen.check_and_raise(&verify(&both, &by_hand::trust(&[2]), NOW).unwrap()).unwrap();
     assert_eq!(seen.revision(&plugin(9, &[2])), Some(9));
     assert_eq!(Seen::parse(&seen.encode()).unwrap(), seen);
     assert!(Seen::parse(b"{}").is_err());
     assert!(matches!(Seen::parse(&vec![b' '; MAX_SEEN_BYTES + 1]), Err(DocumentError::TooLarge { .. })));
+}
+
+#[test]
+fn a_key_that_is_trusted_later_brings_nothing_old_back() {
+    let rollback =
+        |revision, seen| PluginError::Rollback { name: "kvasir:fixture".to_owned(), revision, seen };
+    // Both releases were signed by three keys from the beginning, of which one was trusted, then two.
+    let under = |trusted: &[u8], revision, seeds: &[u8]| {
+        verify(&package("kvasir:fixture", revision, seeds), &by_hand::trust(trusted), NOW).unwrap()
+    };
+    let mut seen = Seen::default();
+    seen.check_and_raise(&under(&[1], 5, &[1, 2])).unwrap();
+    assert_eq!(seen.check_and_raise(&under(&[1, 2], 3, &[1, 2])), Err(rollback(3, 5)));
+    seen.check_and_raise(&under(&[1, 3], 6, &[1, 3])).unwrap();
+    assert_eq!(seen.check_and_raise(&under(&[1, 2, 3], 5, &[1, 2])), Err(rollback(5, 6)));
+    // What the later key signs without them is its own.
+    seen.check_and_raise(&under(&[1, 2, 3], 2, &[2])).unwrap();
+}
+
+#[test]
+fn as_many_signers_must_have_signed_a_newer_one_as_the_role_takes() {
+    let rollback =
+        |revision, seen| PluginError::Rollback { name: "kvasir:fixture".to_owned(), revision, seen };
+    let store = |threshold| {
+        let mut root = root(1);
+        root.grant(publisher("kvasir"), public(3));
+        root.roles.get_mut(&publisher("kvasir")).unwrap().threshold = threshold;
+        TrustStore::from_root(&verified(&root), None)
+    };
+    let under = |threshold, revision, seeds: &[u8]| {
+        verify(&package("kvasir:fixture", revision, seeds), &store(threshold), NOW).unwrap()
+    };
+    let mut seen = Seen::default();
+    seen.check_and_raise(&under(1, u64::MAX, &[1])).unwrap();
+    // One key that ran ahead has no say where two are needed.
+    seen.check_and_raise(&under(2, 5, &[1, 2])).unwrap();
+    assert_eq!(seen.check_and_raise(&under(2, 4, &[1, 2, 3])), Err(rollback(4, 5)));
+    seen.check_and_raise(&under(2, 4, &[2, 3])).unwrap();
+    assert_eq!(seen.check_and_raise(&under(1, 4, &[2, 3])), Err(rollback(4, 5)));
 }
 
 #[test]

@@ -101,12 +101,15 @@ fn stripped() -> (String, String) {
     pair(seen.check_and_raise(&plugin(4, &[1])).unwrap_err(), rolled_back(4, 5))
 }
 
-/// The leaked key bars itself and nobody else.
+/// The leaked key bars what it signs, and nothing that others sign once it is revoked.
 fn fast_forward() -> (String, String) {
     let mut seen = Seen::default();
     seen.check_and_raise(&plugin(u64::MAX, &[1])).unwrap();
     seen.check_and_raise(&plugin(5, &[2])).unwrap();
-    seen.check_and_raise(&plugin(6, &[1, 2])).unwrap();
+    let trust = revoking(|list| {
+        list.keys.insert(id(1));
+    });
+    seen.check_and_raise(&verify(&package(6, &[1, 2]), &trust, NOW).unwrap()).unwrap();
     pair(seen.check_and_raise(&plugin(7, &[1])).unwrap_err(), rolled_back(7, u64::MAX))
 }
 

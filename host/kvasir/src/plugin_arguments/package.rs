@@ -6,6 +6,9 @@ use clap::{Args, Subcommand};
 use kvasir_operate as operate;
 use kvasir_operate::settings::Settings;
 
+/// Longest time that a signature may be asked to hold: a hundred years.
+const DAYS_MAX: i64 = 36_500;
+
 #[derive(Subcommand)]
 pub enum PackageCommand {
     /// Pack a kernel's folder: plugin.toml, build/kernel.wasm, vectors/, perhaps shaders/ and sbom.cdx.json.
@@ -62,7 +65,7 @@ pub struct PackArguments {
     #[arg(long)]
     pub out: Option<PathBuf>,
     /// Days until the signature expires.
-    #[arg(long, default_value_t = 365)]
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=DAYS_MAX))]
     pub days: u32,
     /// Replace the file that is there although it is no package, or is signed by others.
     #[arg(long)]
@@ -81,7 +84,7 @@ pub struct SignArguments {
     #[arg(long)]
     pub out: Option<PathBuf>,
     /// Days until the signature expires; a signature that is added keeps the first one's.
-    #[arg(long, default_value_t = 365)]
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=DAYS_MAX))]
     pub days: u32,
     /// Replace the file that is there although it is no package, or is signed by others.
     #[arg(long)]

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use kvasir_operate as operate;
-use kvasir_operate::plugin_store::{explain, packages, trust};
+use kvasir_operate::plugin_store::{explain, packages, revoke, trust};
 use kvasir_operate::settings::Settings;
 
 #[derive(Subcommand)]
 pub enum StoreCommand {
     /// Verify a package, put it into the store and make it the active one.
     #[command(
-        after_help = "Examples:\n  kvasir plugin install\n  kvasir plugin install my-kernel-0.1.0.kvp --no-activate"
+        after_help = "Examples:\n  kvasir plugin install\n  kvasir plugin install my-kernel-0.1.0.kvp --no-activate\n  \
+                      kvasir plugin install my-kernel-0.0.9.kvp --allow-downgrade"
     )]
     Install {
         /// Package [default: the newest *.kvp in the working folder].
@@ -19,9 +20,11 @@ pub enum StoreCommand {
         /// Leave the active plugin as it is.
         #[arg(long)]
         no_activate: bool,
+        #[command(flatten)]
+        downgrade: DowngradeArguments,
     },
     /// Show the installed plugins: name, version, revision, digest, publishers, and whether each is active, installed, superseded,
-    /// revoked, expired or refused.
+    /// revoked, expired, not yet valid or refused.
     #[command(after_help = "Example:\n  kvasir plugin list --json")]
     List,
     /// Install a newer version of the active plugin and let it take over, once it has passed its golden vectors.
@@ -43,6 +46,12 @@ pub enum StoreCommand {
     Rollback {
         #[command(flatten)]
         downgrade: DowngradeArguments,
+    },
+    /// Remove an installed plugin from the store: not the active one, nor the one before it.
+    #[command(after_help = "Example:\n  kvasir plugin remove 3f0a9c")]
+    Remove {
+        /// Its digest, or the first six or more digits of it.
+        digest: String,
     },
     /// Show what happened to the installed plugins and to the trusted keys.
     #[command(after_help = "Example:\n  kvasir plugin history")]
@@ -150,8 +159,8 @@ pub struct TrustArguments {
 
 pub fn run(settings: &Settings, command: &StoreCommand, json: bool) -> anyhow::Result<()> {
     match command {
-        StoreCommand::Install { package, no_activate } => {
-            packages::install(settings, package.as_deref(), !no_activate, json)
+        StoreCommand::Install { package, no_activate, downgrade } => {
+            packages::install(settings, package.as_deref(), !no_activate, &downgrade.into(), json)
         }
         StoreCommand::List => packages::list(settings, json),
         StoreCommand::Upgrade { package } => packages::upgrade(settings, package.as_deref(), json),
@@ -159,8 +168,9 @@ pub fn run(settings: &Settings, command: &StoreCommand, json: bool) -> anyhow::R
             packages::activate(settings, digest, &downgrade.into(), json)
         }
         StoreCommand::Rollback { downgrade } => packages::rollback(settings, &downgrade.into(), json),
+        StoreCommand::Remove { digest } => packages::remove(settings, digest, json),
         StoreCommand::History => packages::history(settings, json),
-        StoreCommand::Revoke { what, root_key } => trust::revoke(settings, what, root_key, json),
+        StoreCommand::Revoke { what, root_key } => revoke::revoke(settings, what, root_key, json),
         StoreCommand::Trust(command) => run_trust(settings, command, json),
         StoreCommand::Policy(PolicyCommand::Explain { what }) => {
             explain::explain(settings, what.as_deref(), json)

@@ -4,6 +4,7 @@
 pub mod explain;
 pub mod keys;
 pub mod packages;
+pub mod revoke;
 pub mod trust;
 
 use std::path::{Path, PathBuf};
@@ -152,8 +153,9 @@ pub(crate) fn package_file(named: Option<&Path>) -> Result<PathBuf> {
         if path.extension().is_none_or(|extension| extension != "kvp") {
             continue;
         }
-        let modified = path.metadata().and_then(|metadata| metadata.modified()).ok();
-        let candidate = (modified, path);
+        // A folder or a pipe of that name is no package, however new.
+        let Some(metadata) = path.metadata().ok().filter(std::fs::Metadata::is_file) else { continue };
+        let candidate = (metadata.modified().ok(), path);
         newest = newest.max(Some(candidate));
     }
     newest.map(|(_, path)| path.strip_prefix(".").map_or(path.clone(), Path::to_path_buf)).context(

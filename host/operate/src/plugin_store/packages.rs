@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kvasir_experts::VerifiedPlugin;
-use kvasir_plugin::{PluginDigest, RoleName, Unverified};
+use kvasir_plugin::{Claims, KeyId, PluginDigest, RoleName, Unverified};
 use kvasir_plugin_store::{Explanation, Happened, Named, Store, StoreError, Subject};
 use kvasir_wire::key::SecretKey;
 use serde_json::{Value, json};
@@ -39,16 +39,24 @@ impl Downgrade {
 ///
 /// # Errors
 /// Where the package is refused; nothing was installed then.
-pub fn install(settings: &Settings, package: Option<&Path>, activate: bool, json: bool) -> Result<()> {
+pub fn install(
+    settings: &Settings,
+    package: Option<&Path>,
+    activate: bool,
+    downgrade: &Downgrade,
+    json: bool,
+) -> Result<()> {
     let path = package_file(package)?;
     let bytes = read_package(&path)?;
     let store = settings.store();
     let now = setup::now();
+    let keys = downgrade.keys(settings, &store)?;
+    let signers: Vec<_> = keys.iter().map(SecretKey::signing_key).collect();
     let refused = || format!("{} was not installed", path.display());
-    let installed = store.install(&bytes, now).with_context(refused)?;
+    let installed = store.install_permitted(&bytes, &signers, now).with_context(refused)?;
     let former = store.active_digest()?;
     if activate {
-        store.activate(installed.plugin.digest(), &[], now)?;
+        store.activate(installed.plugin.digest(), &signers, now)?;
     }
     let how = if installed.already { "there already" } else { "installed" };
     report(&store, &installed.plugin, (how, former), json)
@@ -71,8 +79,12 @@ pub fn upgrade(settings: &Settings, package: Option<&Path>, json: bool) -> Resul
     )?;
     let active =
         named(&store, former)?.context("nothing is known of the active plugin: `kvasir plugin install`")?;
+    // What is no upgrade is not kept either.
+    let candidate = kvasir_plugin::verify(&bytes, store.trust()?.publishers(), now)
+        .map_err(StoreError::Package)
+        .with_context(refused)?;
+    newer(&candidate, &active).with_context(refused)?;
     let plugin = store.install(&bytes, now).with_context(refused)?.plugin;
-    newer(&plugin, &active).with_context(refused)?;
     let vectors = plugin_check::prove_foreign(settings, &plugin)
         .with_context(|| format!("{} stays installed but inactive", path.display()))?;
     store.activate(plugin.digest(), &[], now).with_context(refused)?;
@@ -106,6 +118,20 @@ pub fn rollback(settings: &Settings, downgrade: &Downgrade, json: bool) -> Resul
     report(&store, &plugin, ("went back", former), json)
 }
 
+/// `kvasir plugin remove`.
+///
+/// # Errors
+/// Where the plugin is not installed, or is the active one or the one before it.
+pub fn remove(settings: &Settings, text: &str, json: bool) -> Result<()> {
+    let store = settings.store();
+    let plugin = digest(&store, text)?;
+    store.remove(plugin, setup::now())?;
+    if json {
+        return output::object(&json!({"removed": plugin.to_string()}));
+    }
+    output::line(format!("plugin {plugin} is out of the store; what was seen of it stays seen"))
+}
+
 /// `kvasir plugin list`.
 ///
 /// # Errors
@@ -116,15 +142,19 @@ pub fn list(settings: &Settings, json: bool) -> Result<()> {
     let mut plugins = Vec::new();
     for plugin in store.digests()? {
         let told = store.explain(Subject::Installed(plugin), setup::now())?;
-        let (claimed, publishers) = claimed(&store, plugin).unzip();
-        let known = told.plugin.clone().or(claimed);
+        let claims = claims(&store, plugin);
+        // Whose signatures hold is known of what was verified; of the rest only what it says itself.
+        let said = claims.as_ref().filter(|_| told.plugin.is_none());
+        let early = claims.as_ref().is_some_and(|claims| setup::now() < claims.validity.not_before);
+        let known = told.plugin.clone().or_else(|| Some(claimed(plugin, said?)));
         plugins.push(json!({
             "plugin": plugin.to_string(),
             "name": known.as_ref().map(|known| &known.name),
             "version": known.as_ref().map(|known| &known.version),
             "revision": known.as_ref().map(|known| known.revision),
-            "publishers": publishers.unwrap_or_default(), "active": active == Some(plugin),
-            "state": state(&told, active == Some(plugin)),
+            "publishers": ids(&told.publishers),
+            "says_signed_by": said.map(|claims| ids(&claims.signed_by)).unwrap_or_default(),
+            "active": active == Some(plugin), "state": state(&told, active == Some(plugin), early),
             "reason": told.failed().map(|check| &check.said),
         }));
     }
@@ -142,16 +172,22 @@ pub fn list(settings: &Settings, json: bool) -> Result<()> {
     let mut lines = Vec::new();
     for plugin in &plugins {
         let text = |field: &str| plugin[field].as_str().unwrap_or("?").to_owned();
+        let listed = |field: &str| {
+            let keys = plugin[field].as_array().into_iter().flatten().filter_map(Value::as_str);
+            keys.collect::<Vec<_>>().join(", ")
+        };
+        let signers = match (listed("publishers"), listed("says_signed_by")) {
+            (verified, _) if !verified.is_empty() => format!("signed by {verified}"),
+            (_, said) if !said.is_empty() => format!("says it is signed by {said}"),
+            _ => "does not say who signed it".to_owned(),
+        };
         lines.push(format!(
-            "{:<10} {} {} (revision {})\n           plugin {}\n           signed by {}",
+            "{:<10} {} {} (revision {})\n           plugin {}\n           {signers}",
             text("state"),
             text("name"),
             text("version"),
             plugin["revision"],
             text("plugin"),
-            plugin["publishers"].as_array().map_or_else(String::new, |keys| {
-                keys.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
-            }),
         ));
         if let Some(reason) = plugin["reason"].as_str() {
             lines.push(format!("           {reason}"));
@@ -185,11 +221,12 @@ pub fn history(settings: &Settings, json: bool) -> Result<()> {
 }
 
 /// A plugin's state in one word.
-fn state(told: &Explanation, active: bool) -> &'static str {
+fn state(told: &Explanation, active: bool, early: bool) -> &'static str {
     match told.failed().map(|check| check.name) {
         None if active => "active",
         None => "installed",
         Some("key-revocation" | "package-revocation") => "revoked",
+        Some("validity") if early => "not-yet-valid",
         Some("validity") => "expired",
         Some("revision") => "superseded",
         Some(_) => "refused",
@@ -199,19 +236,26 @@ fn state(told: &Explanation, active: bool) -> &'static str {
 /// What is known of an installed plugin, also where it is refused now.
 fn named(store: &Store, plugin: PluginDigest) -> Result<Option<Named>> {
     let told = store.explain(Subject::Installed(plugin), setup::now())?;
-    Ok(told.plugin.or_else(|| Some(claimed(store, plugin)?.0)))
+    Ok(told.plugin.or_else(|| Some(claimed(plugin, &claims(store, plugin)?))))
 }
 
-/// What an installed package says of itself, which nobody verified: for lists, where it is refused now.
-fn claimed(store: &Store, plugin: PluginDigest) -> Option<(Named, Vec<String>)> {
-    let claims = Unverified::read(&store.package(plugin).ok()?).ok()?.claims?;
-    let named = Named {
+/// What an installed package says of itself, which nobody verified.
+fn claims(store: &Store, plugin: PluginDigest) -> Option<Claims> {
+    Unverified::read(&store.package(plugin).ok()?).ok()?.claims
+}
+
+/// The same as a name, for lists, where it is refused now.
+fn claimed(plugin: PluginDigest, claims: &Claims) -> Named {
+    Named {
         plugin: plugin.to_string(),
-        name: claims.name,
+        name: claims.name.clone(),
         version: claims.version.to_string(),
         revision: claims.kernel_revision,
-    };
-    Some((named, claims.signed_by.iter().map(ToString::to_string).collect()))
+    }
+}
+
+fn ids<'a>(keys: impl IntoIterator<Item = &'a KeyId>) -> Vec<String> {
+    keys.into_iter().map(KeyId::to_string).collect()
 }
 
 /// Refuses what is no newer version of the active plugin.
@@ -265,17 +309,20 @@ fn told(happened: &Happened) -> String {
     let of = |plugin: &Named| {
         format!("{} {} (revision {}) {}", plugin.name, plugin.version, plugin.revision, plugin.plugin)
     };
+    let below = |seen: Option<&u64>| {
+        seen.map_or_else(String::new, |seen| format!(", below revision {seen} by signed permission"))
+    };
     match happened {
         Happened::Installed { plugin, publishers } => {
             format!("installed {}, signed by {}", of(plugin), publishers.join(", "))
         }
-        Happened::Activated { plugin, change, .. } => format!("activated {}, change {change}", of(plugin)),
-        Happened::RolledBack { plugin, change, overridden_revision, .. } => format!(
-            "went back to {}, change {change}{}",
-            of(plugin),
-            overridden_revision
-                .map_or_else(String::new, |seen| format!(", below revision {seen} by signed permission"))
-        ),
+        Happened::Activated { plugin, change, overridden_revision, .. } => {
+            format!("activated {}, change {change}{}", of(plugin), below(overridden_revision.as_ref()))
+        }
+        Happened::RolledBack { plugin, change, overridden_revision, .. } => {
+            format!("went back to {}, change {change}{}", of(plugin), below(overridden_revision.as_ref()))
+        }
+        Happened::Removed { plugin } => format!("removed {plugin}"),
         Happened::RootAccepted { version, change } => format!("root version {version}: {change}"),
         Happened::Revoked { revoked, version } => format!("revoked {revoked}, revocations version {version}"),
     }

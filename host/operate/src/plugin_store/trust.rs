@@ -1,14 +1,14 @@
-//! `kvasir plugin trust` and `revoke`: whom this host trusts, and whom no more.
+//! `kvasir plugin trust`: whom this host trusts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kvasir_plugin::{
-    ANY_NAMESPACE, KeyId, MAX_MANIFEST_BYTES, Manifest, PluginDigest, PublisherKey, Role, RoleName,
-    TrustStore, VerifiedRoot,
+    ANY_NAMESPACE, KeyId, MAX_MANIFEST_BYTES, Manifest, PublisherKey, Role, RoleName, TrustStore,
+    VerifiedRoot,
 };
-use kvasir_plugin_store::{Revocable, Store, StoreError};
+use kvasir_plugin_store::{Store, StoreError};
 use kvasir_wire::key::SecretKey;
 use serde_json::{Value, json};
 
@@ -127,7 +127,7 @@ pub fn add(settings: &Settings, options: &KeyOptions, json: bool) -> Result<()> 
 }
 
 /// Why the active plugin would not be loaded now; none where it would, or none is active.
-fn active_refused(store: &Store) -> Option<String> {
+pub(super) fn active_refused(store: &Store) -> Option<String> {
     store.active(setup::now()).err().map(|error| format!("{:#}", anyhow::Error::from(error)))
 }
 
@@ -148,7 +148,7 @@ pub fn remove(settings: &Settings, options: &KeyOptions, json: bool) -> Result<(
         let roles: Vec<RoleName> = root.roles.keys().cloned().collect();
         for role in roles.into_iter().filter(|role| matches!(role, RoleName::Publisher(_))) {
             if meant.as_ref().is_none_or(|meant| *meant == role) && root.withdraw(&role, &id) {
-                from.push(role.to_string());
+                from.push(role);
             }
         }
         !from.is_empty()
@@ -158,17 +158,56 @@ pub fn remove(settings: &Settings, options: &KeyOptions, json: bool) -> Result<(
         bail!("key {id} is trusted with no plugin; `kvasir plugin trust show` lists the keys that are");
     };
     let broken = active_refused(&store);
+    let opened: Vec<Opened> = from.iter().filter_map(|role| Opened::by(&next, role)).collect();
+    let from: Vec<String> = from.iter().map(RoleName::to_string).collect();
     if json {
         return output::object(&json!({
             "key": id.to_string(), "removed_from": from, "root_version": next.version(), "active_is_refused": broken,
+            "opened": opened.iter().map(Opened::object).collect::<Vec<_>>(),
         }));
     }
-    output::line(format!(
-        "key {id} is out of {}; root version {}{}",
-        from.join(", "),
-        next.version(),
-        broken.map_or_else(String::new, |reason| format!("\nthe active plugin is refused now: {reason}"))
-    ))
+    let mut lines = vec![format!("key {id} is out of {}; root version {}", from.join(", "), next.version())];
+    lines.extend(opened.iter().flat_map(Opened::lines));
+    lines.extend(broken.map(|reason| format!("the active plugin is refused now: {reason}")));
+    output::line(lines.join("\n"))
+}
+
+/// A namespace that nobody is named for any more, and who may publish in it instead: the keys for any name.
+struct Opened {
+    namespace: String,
+    to: Vec<PublisherKey>,
+}
+
+impl Opened {
+    /// What follows where a key was taken out of `role` and `root` is what is left; none where others hold the role.
+    fn by(root: &VerifiedRoot, role: &RoleName) -> Option<Self> {
+        let RoleName::Publisher(namespace) = role else { return None };
+        if root.root().roles.contains_key(role) {
+            return None;
+        }
+        let any = root.root().roles.get(&RoleName::Publisher(ANY_NAMESPACE.to_owned()));
+        let ids = any.into_iter().flat_map(|any| &any.keys);
+        let to = ids.filter_map(|id| root.root().keys.get(id).cloned()).collect();
+        Some(Opened { namespace: namespace.clone(), to })
+    }
+
+    fn object(&self) -> Value {
+        json!({
+            "namespace": self.namespace, "to": self.to.iter().map(PublisherKey::line).collect::<Vec<_>>(),
+        })
+    }
+
+    fn lines(&self) -> Vec<String> {
+        if self.namespace == ANY_NAMESPACE {
+            return vec!["nobody may publish plugins now for whose names no key is named".to_owned()];
+        }
+        let named = spoken(&self.namespace);
+        if self.to.is_empty() {
+            return vec![format!("now that no key is named for them, nobody may publish {named}")];
+        }
+        let head = format!("now that no key is named for them, these keys for any name may publish {named}:");
+        [head].into_iter().chain(self.to.iter().map(|key| format!("  {}", key.line()))).collect()
+    }
 }
 
 /// `kvasir plugin trust rotate`: a new root key in the place of the old one, which is kept beside it under another name. The old one is
@@ -277,34 +316,7 @@ pub fn show(settings: &Settings, json: bool) -> Result<()> {
     output::line(lines.join("\n"))
 }
 
-/// `kvasir plugin revoke`: `what` is a key (`ed25519:...`, a file, or the id of a known one) or a plugin's digest.
-///
-/// # Errors
-/// Where it is neither, or the key that signs revocations is not there.
-pub fn revoke(settings: &Settings, what: &str, root_keys: &[PathBuf], json: bool) -> Result<()> {
-    let store = settings.store();
-    let root = present_root(&store)?;
-    let revocable = revocable(&store, &root, what)?;
-    let signers = keys::signers(settings, &root, &RoleName::Revocation, root_keys)?;
-    let signing: Vec<_> = signers.iter().map(SecretKey::signing_key).collect();
-    let (revocations, new) = store.revoke(&[revocable], &signing, setup::now())?;
-    let active = store.active_digest()?;
-    let broken = active_refused(&store);
-    if json {
-        return output::object(&json!({
-            "revoked": revocable.to_string(), "new": new, "revocations_version": revocations.version(),
-            "active": active.map(|digest| digest.to_string()), "active_is_refused": broken,
-        }));
-    }
-    output::line(format!(
-        "{revocable} is revoked{}; revocations version {}{}",
-        if new { "" } else { " already" },
-        revocations.version(),
-        broken.map_or_else(String::new, |reason| format!("\nthe active plugin is refused now: {reason}"))
-    ))
-}
-
-fn present_root(store: &Store) -> Result<VerifiedRoot> {
+pub(super) fn present_root(store: &Store) -> Result<VerifiedRoot> {
     let path = store.places().trust();
     Ok(store.trust()?.root().cloned().ok_or(StoreError::NoRoot { path })?)
 }
@@ -359,27 +371,9 @@ fn working_namespace() -> Result<Option<String>> {
     Ok(Manifest::parse(&text)?.namespace().map(str::to_owned))
 }
 
-fn key_id(text: &str) -> Result<KeyId> {
+pub(super) fn key_id(text: &str) -> Result<KeyId> {
     match KeyId::from_hex(text) {
         Some(id) => Ok(id),
         None => Ok(KeyId::of(&keys::public_key(text)?.key)),
-    }
-}
-
-/// 64 digits are a key where the root or an installed package's signature knows one of that id, else a package.
-fn revocable(store: &Store, root: &VerifiedRoot, what: &str) -> Result<Revocable> {
-    if let Some(id) = KeyId::from_hex(what) {
-        let signed = |plugin: PluginDigest| {
-            let examined = store.examine(plugin, setup::now());
-            examined.is_ok_and(|plugin| plugin.publishers().contains(&id))
-        };
-        let is_key = root.root().keys.contains_key(&id) || store.digests()?.into_iter().any(signed);
-        return Ok(if is_key { Revocable::Key(id) } else { Revocable::Package(PluginDigest(id.0)) });
-    }
-    match super::digest(store, what) {
-        Ok(digest) => Ok(Revocable::Package(digest)),
-        Err(_) => Ok(Revocable::Key(
-            key_id(what).with_context(|| format!("{what:?} is neither a plugin's digest nor a key"))?,
-        )),
     }
 }
