@@ -295,17 +295,20 @@ async fn an_address_with_too_many_sessions_is_told() {
 }
 
 #[tokio::test]
-async fn connections_without_a_ticket_beyond_the_cap_are_closed_unread() {
+async fn of_connections_without_a_ticket_beyond_the_cap_the_oldest_makes_room() {
     let rig = Rig::start(|options| {
         options.slots = SlotLimits { unauthenticated: 1, ..SlotLimits::default() };
     })
     .await;
-    let idle = TcpStream::connect(rig.edge).await.unwrap();
-    let mut second = TcpStream::connect(rig.edge).await.unwrap();
+    let mut idle = TcpStream::connect(rig.edge).await.unwrap();
+    let head = rig.good_head();
+    let mut second = rig.dial().await;
     let mut answer = Vec::new();
-    let _ = second.read_to_end(&mut answer).await;
+    let _ = idle.read_to_end(&mut answer).await;
     assert!(answer.is_empty());
-    drop(idle);
+    second.write_all(head.as_bytes()).await.unwrap();
+    let (mut hub, _) = rig.hub.accept().await.unwrap();
+    assert_eq!(read_head(&mut hub).await, head.as_bytes());
 }
 
 #[tokio::test]

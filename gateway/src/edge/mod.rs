@@ -148,12 +148,10 @@ impl Edge {
                 () = stop.stopped() => break,
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => match shared.gate.enter(peer.ip()) {
-                        Ok(slot) => {
-                            connections.spawn(serve(shared.clone(), stream, peer, slot));
-                        }
-                        Err(cap) => tracing::warn!(%peer, ?cap, "connection closed unread: too many without a ticket"),
-                    },
+                    Ok((stream, peer)) => {
+                        let slot = shared.gate.enter(peer.ip());
+                        connections.spawn(serve(shared.clone(), stream, peer, slot));
+                    }
                     Err(error) => listen::accept_failed(&error).await,
                 },
             }
@@ -174,7 +172,15 @@ impl Edge {
 async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut slot: Slot) {
     let started = Instant::now();
     let deadline = started + shared.options.upgrade_deadline;
-    let (mut client, mut hub) = match timeout_at(deadline, upgrade(&shared, stream, &mut slot)).await {
+    let evicted = slot.evicted();
+    let upgraded = tokio::select! {
+        upgraded = timeout_at(deadline, upgrade(&shared, stream, &mut slot)) => upgraded,
+        () = evicted => {
+            tracing::info!(%peer, "closed for a newer connection: too many have shown no ticket");
+            return;
+        }
+    };
+    let (mut client, mut hub) = match upgraded {
         Ok(Ok(joined)) => joined,
         Ok(Err(failure)) => {
             tracing::info!(%peer, "not upgraded: {failure}");

@@ -1,11 +1,9 @@
 //! Who may have a connection: caps on all connections, on those that have shown no ticket yet, and on one address.
 //!
-//! A connection takes a [`Slot`] at accept and gives it back by dropping it. The two caps on connections without a
-//! ticket are hard: what exceeds them is closed before a byte is read, since answering would cost more than it. The other
-//! two are told to the peer after its request head, so a person can see which limit it met.
-//!
-//! A hub cannot tell addresses apart, since every worker comes from an edge's. There a newcomer always gets in
-//! ([`Gate::enter_evicting`]): the address with most connections that have shown no ticket loses its oldest one.
+//! A connection takes a [`Slot`] at accept and gives it back by dropping it. Where one of the two caps on connections without
+//! a ticket is met, a newcomer gets in all the same, and the address with most of them loses its oldest one: who holds
+//! connections open and shows nothing shuts nobody out for longer than that. The other two caps are told to the peer after
+//! its request head, so a person can see which limit it met.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -45,12 +43,8 @@ impl Default for SlotLimits {
 pub enum Cap {
     /// All connections.
     Connections,
-    /// All connections without a ticket.
-    Unauthenticated,
     /// Connections of its address.
     PerAddress,
-    /// Connections without a ticket of its address.
-    UnauthenticatedPerAddress,
 }
 
 /// The counters, shared by the accept loop and every connection.
@@ -87,24 +81,10 @@ impl Gate {
         Arc::new(Gate { limits, counts: Mutex::default() })
     }
 
-    /// Takes a place for a connection that has shown nothing yet, or says which hard cap it met.
-    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Slot, Cap> {
-        let address = counted_address(address);
-        let counts = self.lock();
-        let here = counts.by_address.get(&address).copied().unwrap_or_default();
-        if counts.all.unauthenticated >= self.limits.unauthenticated {
-            return Err(Cap::Unauthenticated);
-        }
-        if here.unauthenticated >= self.limits.unauthenticated_per_address {
-            return Err(Cap::UnauthenticatedPerAddress);
-        }
-        Ok(self.admit(counts, address))
-    }
-
     /// Takes a place for a connection that has shown nothing yet. Where a cap on such connections is met, or all
     /// connections are taken, the oldest of them of the address that has most makes room; it learns it by
     /// [`Slot::evicted`].
-    pub fn enter_evicting(self: &Arc<Self>, address: IpAddr) -> Slot {
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Slot {
         let address = counted_address(address);
         let mut counts = self.lock();
         let here = counts.by_address.get(&address).copied().unwrap_or_default();
@@ -211,8 +191,9 @@ impl Slot {
     }
 
     /// Completes when this connection must make room for a newer one; never once it has shown a ticket.
-    pub async fn evicted(&self) {
-        self.evicted.notified().await;
+    pub fn evicted(&self) -> impl Future<Output = ()> + use<> {
+        let evicted = self.evicted.clone();
+        async move { evicted.notified().await }
     }
 }
 
@@ -239,27 +220,24 @@ mod tests {
     }
 
     #[test]
-    fn every_cap_is_met_and_given_back() {
-        let limits =
-            SlotLimits { connections: 4, unauthenticated: 3, per_address: 3, unauthenticated_per_address: 2 };
+    fn the_caps_that_are_told_are_met_and_given_back() {
+        let limits = SlotLimits { connections: 4, per_address: 3, ..SlotLimits::default() };
         let gate = Gate::new(limits);
-        let mut a = gate.enter(address("10.0.0.1")).unwrap();
-        let b = gate.enter(address("::ffff:10.0.0.1")).unwrap();
-        assert_eq!(gate.enter(address("10.0.0.1")).unwrap_err(), Cap::UnauthenticatedPerAddress);
-        let mut c = gate.enter(address("10.0.0.2")).unwrap();
-        assert_eq!(gate.enter(address("10.0.0.3")).unwrap_err(), Cap::Unauthenticated);
+        let mut a = gate.enter(address("10.0.0.1"));
+        let b = gate.enter(address("::ffff:10.0.0.1"));
+        let mut c = gate.enter(address("10.0.0.2"));
         a.authenticated();
         a.authenticated();
         c.authenticated();
         assert_eq!(gate.counts(), (3, 1));
-        let mut d = gate.enter(address("10.0.0.1")).unwrap();
+        let mut d = gate.enter(address("10.0.0.1"));
         assert_eq!(d.over(), None);
         d.authenticated();
-        let e = gate.enter(address("10.0.0.9")).unwrap();
+        let e = gate.enter(address("10.0.0.9"));
         assert_eq!(e.over(), Some(Cap::Connections));
         drop(c);
         drop(e);
-        let f = gate.enter(address("10.0.0.1")).unwrap();
+        let f = gate.enter(address("10.0.0.1"));
         assert_eq!(f.over(), Some(Cap::PerAddress));
         drop((a, b, d, f));
         assert_eq!(gate.counts(), (0, 0));
@@ -267,26 +245,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_nobody_is_turned_away_the_oldest_without_a_ticket_makes_room() {
+    async fn the_oldest_without_a_ticket_of_the_address_that_has_most_makes_room() {
         let limits =
             SlotLimits { unauthenticated: 3, unauthenticated_per_address: 2, ..SlotLimits::default() };
         let gate = Gate::new(limits);
-        let honest = gate.enter_evicting(address("10.0.0.1"));
-        let mut admitted = gate.enter_evicting(address("10.0.0.2"));
+        let honest = gate.enter(address("10.0.0.1"));
+        let mut admitted = gate.enter(address("10.0.0.2"));
         admitted.authenticated();
-        let oldest = gate.enter_evicting(address("10.0.0.2"));
-        let second = gate.enter_evicting(address("10.0.0.2"));
+        let oldest = gate.enter(address("10.0.0.2"));
+        let second = gate.enter(address("10.0.0.2"));
         assert_eq!(gate.counts(), (4, 3));
         // All places: the address that has most loses its oldest.
-        let third = gate.enter_evicting(address("10.0.0.3"));
+        let third = gate.enter(address("10.0.0.3"));
         oldest.evicted().await;
         assert_eq!(gate.counts(), (5, 3), "it still holds a connection until it is gone");
         drop(oldest);
         assert_eq!(gate.counts(), (4, 3));
         // Those of one address: its own oldest.
         drop(honest);
-        let fourth = gate.enter_evicting(address("10.0.0.2"));
-        let fifth = gate.enter_evicting(address("10.0.0.2"));
+        let fourth = gate.enter(address("10.0.0.2"));
+        let fifth = gate.enter(address("10.0.0.2"));
         second.evicted().await;
         drop((admitted, second, third, fourth, fifth));
         assert_eq!(gate.counts(), (0, 0));
@@ -294,11 +272,14 @@ mod tests {
         assert!(counts.by_address.is_empty() && counts.waiting.is_empty());
     }
 
-    #[test]
-    fn an_ipv6_subscriber_counts_once() {
+    #[tokio::test]
+    async fn an_ipv6_subscriber_counts_once() {
         let gate = Gate::new(SlotLimits { unauthenticated_per_address: 1, ..SlotLimits::default() });
-        let _one = gate.enter(address("2001:db8:1:2::1")).unwrap();
-        assert!(gate.enter(address("2001:db8:1:2:ffff::9")).is_err());
-        assert!(gate.enter(address("2001:db8:1:3::1")).is_ok());
+        let one = gate.enter(address("2001:db8:1:2::1"));
+        let _neighbour = gate.enter(address("2001:db8:1:3::1"));
+        assert_eq!(gate.counts(), (2, 2));
+        let _same = gate.enter(address("2001:db8:1:2:ffff::9"));
+        one.evicted().await;
+        assert_eq!(gate.counts(), (3, 2));
     }
 }

@@ -192,7 +192,7 @@ impl HubServer {
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => {
-                        let slot = gate.enter_evicting(peer.ip());
+                        let slot = gate.enter(peer.ip());
                         connections.spawn(serve(hub.clone(), stream, peer, slot, stop.clone()));
                     }
                     Err(error) => listen::accept_failed(&error).await,

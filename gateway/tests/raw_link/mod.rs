@@ -1,6 +1,7 @@
 //! A worker's link without the link crate: frames by hand, rules broken on purpose.
 
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+#![allow(dead_code)] // each test binary uses a part of it
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use kvasir_wire::{
@@ -12,7 +13,10 @@ use kvasir_wire::{
     refusal::Refusal,
     ticket::{Role, Ticket},
 };
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
 use tokio_tungstenite::{
     WebSocketStream, client_async,
     tungstenite::{Message, client::IntoClientRequest as _},
@@ -21,15 +25,15 @@ use tokio_tungstenite::{
 use super::scene::{Scene, now, patiently, worker_expectation, worker_purpose};
 
 /// A link without the link crate: frames by hand, rules broken on purpose.
-pub struct RawLink {
-    pub socket: WebSocketStream<TcpStream>,
+pub struct RawLink<S = TcpStream> {
+    pub socket: WebSocketStream<S>,
     sequence: u32,
 }
 
-impl RawLink {
-    pub async fn dial(scene: &Scene, path: &str, ticket: &Ticket) -> RawLink {
-        let stream = TcpStream::connect(scene.hub).await.unwrap();
-        let mut request = format!("ws://{}{path}", scene.hub).into_client_request().unwrap();
+impl<S: AsyncRead + AsyncWrite + Unpin> RawLink<S> {
+    /// The upgrade over a stream that is open already.
+    pub async fn over(stream: S, path: &str, ticket: &Ticket) -> RawLink<S> {
+        let mut request = format!("ws://localhost{path}").into_client_request().unwrap();
         let headers = request.headers_mut();
         headers.insert("Sec-WebSocket-Protocol", "kvasir.v1".parse().unwrap());
         headers.insert("Authorization", format!("Bearer {}", ticket.to_text()).parse().unwrap());
@@ -84,14 +88,25 @@ impl RawLink {
         }
     }
 
+    /// The handshake's hello; what answers the challenge.
+    pub async fn hello(&mut self, ticket: &Ticket, key: &SecretKey, nonce: Nonce) -> HolderHandshake {
+        let (handshake, hello) =
+            HolderHandshake::start(ticket, key, worker_purpose(), Features::NONE, nonce, now()).unwrap();
+        self.send(Kind::Hello, &hello).await;
+        handshake
+    }
+}
+
+impl RawLink {
+    pub async fn dial(scene: &Scene, path: &str, ticket: &Ticket) -> RawLink {
+        RawLink::over(TcpStream::connect(scene.hub).await.unwrap(), path, ticket).await
+    }
+
     /// A worker's link up to the admission and, if a backbone comes, the session.
     pub async fn worker(scene: &Scene, key: &SecretKey) -> (RawLink, Admission) {
         let ticket = scene.ticket(Role::Worker, key);
         let mut link = RawLink::dial(scene, "/v1/worker", &ticket).await;
-        let purpose = worker_purpose();
-        let (handshake, hello) =
-            HolderHandshake::start(&ticket, key, purpose, Features::NONE, Nonce([1; 32]), now()).unwrap();
-        link.send(Kind::Hello, &hello).await;
+        let handshake = link.hello(&ticket, key, Nonce([1; 32])).await;
         let challenge = link.expect(Kind::Challenge).await;
         let (admission, proof) = handshake.challenge(&challenge, key).unwrap();
         link.send(Kind::Proof, &proof).await;

@@ -15,11 +15,13 @@ impl Backoff {
     }
 
     /// The wait before the next try. `random` is any evenly spread number; `asked` is what the other side asked for,
-    /// which is kept to and spread by up to a quarter.
+    /// which is kept to, up to ten minutes, and spread by up to a quarter.
     pub fn next_wait(&mut self, random: u64, asked: Option<Duration>) -> Duration {
         let share = |whole: Duration| whole.mul_f64(random as f64 / u64::MAX as f64);
         if let Some(asked) = asked {
             self.tries = 0;
+            // A proxy on the way may ask for a day.
+            let asked = asked.min(LONGEST_ASKED);
             return asked + share(asked / 4);
         }
         let ceiling = (FIRST * 2u32.saturating_pow(self.tries.min(16))).min(LONGEST);
@@ -37,6 +39,7 @@ impl Backoff {
 
 const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(15);
+const LONGEST_ASKED: Duration = Duration::from_secs(600);
 const HEALTHY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -56,5 +59,6 @@ mod tests {
         assert_eq!(backoff.next_wait(u64::MAX, None), FIRST);
         assert_eq!(backoff.next_wait(0, None), Duration::ZERO);
         assert_eq!(backoff.next_wait(0, Some(Duration::from_secs(4))), Duration::from_secs(4));
+        assert_eq!(backoff.next_wait(0, Some(Duration::from_secs(u32::MAX.into()))), LONGEST_ASKED);
     }
 }

@@ -104,6 +104,8 @@ pub enum LinkError {
         status: u16,
         /// The beginning of its body.
         body: String,
+        /// Seconds of its `Retry-After`.
+        retry_after: Option<u32>,
     },
     /// The operating system gave no random numbers.
     #[error("the operating system gave no random numbers: {0}")]
@@ -134,6 +136,7 @@ impl LinkError {
     pub fn retry_after(&self) -> Option<u32> {
         match self {
             LinkError::Refused(refusal) => refusal.retry_after,
+            LinkError::Http { retry_after, .. } => *retry_after,
             _ => None,
         }
     }

@@ -183,6 +183,13 @@ impl std::fmt::Debug for HubReceiver {
     }
 }
 
+impl Drop for HubReceiver {
+    /// Whatever ends the task that reads, the task that writes ends too, and with it the connection.
+    fn drop(&mut self) {
+        self.shared.close(normal_close());
+    }
+}
+
 impl HubReceiver {
     /// What comes next. Pings on stream 0 are answered here, silence ends the link. Safe to cancel.
     pub async fn next(&mut self) -> Result<Incoming, LinkError> {

@@ -305,8 +305,11 @@ impl Shared {
         let _ = self.push(Outgoing::new(Kind::Ping, stream, Ping { number }.encode()));
     }
 
+    /// Answers a ping, unless the other side leaves so much unread that an answer tells it nothing.
     pub(crate) fn answer_ping(&self, stream: u32, ping: Ping) {
-        let _ = self.push(Outgoing::new(Kind::Pong, stream, ping.encode()));
+        if self.outbox().scheduler.queued_bytes(Lane::Control) < PONG_QUEUE_BYTES {
+            let _ = self.push(Outgoing::new(Kind::Pong, stream, ping.encode()));
+        }
     }
 
     pub(crate) fn pong(&self, ping: Ping) {
@@ -351,6 +354,10 @@ impl Shared {
 
 /// Bytes that the hub queues to pass on: two messages, so that a slow reader slows the writer and not the hub's memory.
 pub(crate) const RELAY_QUEUE_BYTES: usize = 2 * MAX_MESSAGE_BYTES;
+
+/// Control payloads queued from which on pings are not answered. A pong is 8 bytes and takes ten times as much to keep, so
+/// that the queue's own limit would let a peer that pings and never reads fill 50 MiB.
+const PONG_QUEUE_BYTES: usize = 64 * 1024;
 
 pub(crate) fn normal_close() -> CloseFrame {
     CloseFrame { code: CloseCode::Normal, reason: "".into() }

@@ -143,7 +143,7 @@ fn refused(host: &str, head: &Head, body: &[u8]) -> LinkError {
         return LinkError::Refused(Refusal { retry_after: head.retry_after, ..refusal });
     }
     let body: String = String::from_utf8_lossy(body).chars().filter(|c| !c.is_control()).take(200).collect();
-    LinkError::Http { host: host.to_owned(), status: head.status, body }
+    LinkError::Http { host: host.to_owned(), status: head.status, body, retry_after: head.retry_after }
 }
 
 fn not_http(host: &str, problem: &str) -> LinkError {

@@ -170,6 +170,9 @@ async fn other_answers_are_named_for_what_they_are() {
     let error =
         dial_error(vec![b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 5\r\n\r\nhello".to_vec()]).await;
     assert!(matches!(&error, LinkError::Http { status: 502, body, .. } if body == "hello"), "{error}");
+    assert_eq!(error.retry_after(), None);
+    let busy = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(dial_error(vec![busy.to_vec()]).await.retry_after(), Some(7));
     let error = dial_error(vec![b"SSH-2.0-OpenSSH\r\n\r\n".to_vec()]).await;
     assert!(matches!(error, LinkError::Unexpected { .. }), "{error}");
     let error = dial_error(vec![]).await;

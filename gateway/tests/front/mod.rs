@@ -1,0 +1,88 @@
+//! An edge in front of a scene's hub, on a real socket with a certificate of its own.
+
+#![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+#![allow(dead_code)] // each test binary uses a part of it
+
+use std::net::SocketAddr;
+
+use kvasir_gateway::{
+    certificate::{self, CertificatePaths, Names},
+    edge::{Certificates, Edge, EdgeOptions},
+    stop::{Stopper, switch},
+};
+use kvasir_link::{Connected, LinkError, LinkOptions, TlsTrust, connect_worker};
+use kvasir_wire::{
+    handshake::{Features, Purpose},
+    key::SecretKey,
+    ticket::{EdgeKey, Ticket},
+};
+use tokio::task::JoinHandle;
+
+use super::scene::{NETWORK, Scene, patiently, worker_purpose};
+
+/// A running edge.
+pub struct Front {
+    pub address: SocketAddr,
+    /// What whoever dials it has to trust.
+    pub trust: TlsTrust,
+    pub files: CertificatePaths,
+    options: EdgeOptions,
+    edge_key: EdgeKey,
+    stop: Stopper,
+    run: JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Front {
+    pub async fn start(scene: &Scene) -> Front {
+        Front::start_with(scene, |_| {}).await
+    }
+
+    /// An edge with other options than the usual ones.
+    pub async fn start_with(scene: &Scene, change: impl FnOnce(&mut EdgeOptions)) -> Front {
+        let folder = tempfile::tempdir().unwrap();
+        let names = Names::parse(&["127.0.0.1".into(), "localhost".into()]).unwrap();
+        let files = certificate::make(folder.path(), &names, false).unwrap();
+        let mut options = EdgeOptions::new(([127, 0, 0, 1], 0).into(), scene.hub.to_string(), NETWORK.into());
+        change(&mut options);
+        let trust = TlsTrust::CaFile(std::fs::read(&files.authority).unwrap());
+        let (address, stop, run) = run(&options, &scene.edge_key, &files).await;
+        options.listen = address;
+        Front { address, trust, files, options, edge_key: scene.edge_key.clone(), stop, run, _folder: folder }
+    }
+
+    /// Stops the edge; [`Front::again`] starts it on the same address.
+    pub async fn stop(&mut self) {
+        self.stop.stop();
+        patiently(&mut self.run).await.unwrap();
+    }
+
+    pub async fn again(&mut self) {
+        (self.address, self.stop, self.run) = run(&self.options, &self.edge_key, &self.files).await;
+    }
+}
+
+async fn run(
+    options: &EdgeOptions,
+    edge_key: &EdgeKey,
+    files: &CertificatePaths,
+) -> (SocketAddr, Stopper, JoinHandle<()>) {
+    let certificates = Certificates::load(&files.certificate, &files.key).unwrap();
+    let edge = Edge::bind(options.clone(), edge_key.clone(), certificates).await.unwrap();
+    let address = edge.address();
+    let (stop, stopped) = switch();
+    (address, stop, tokio::spawn(edge.run(stopped)))
+}
+
+/// A worker's link through the edge, by way of `address` if something lies between.
+pub async fn worker_through(
+    address: SocketAddr,
+    trust: &TlsTrust,
+    ticket: &Ticket,
+    key: &SecretKey,
+    options: &LinkOptions,
+) -> Result<Connected, LinkError> {
+    let Purpose::Worker(offer) = worker_purpose() else { panic!("a worker's purpose") };
+    let url = format!("wss://{address}");
+    connect_worker(&url, trust, ticket, key, offer, Features::NONE, options).await
+}

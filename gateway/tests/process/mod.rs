@@ -1,0 +1,127 @@
+//! Hub and edge as processes of their own, so that their memory is theirs and not the test's.
+
+#![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+#![allow(dead_code)] // each test binary uses a part of it
+
+use std::{
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use kvasir_gateway::{
+    certificate::{self, Names},
+    secret_file,
+};
+use kvasir_link::TlsTrust;
+use kvasir_wire::{
+    key::SecretKey,
+    ticket::{EdgeKey, Role, Ticket, TicketClaims, TicketLimits},
+};
+
+use super::scene::{NETWORK, PLUGIN, key, now};
+
+/// A hub without a ledger, and an edge before it. No worker is paired, since there is no price; all wait.
+pub struct Gateway {
+    pub hub: Running,
+    pub edge: Running,
+    pub trust: TlsTrust,
+    hub_key: SecretKey,
+    edge_key: EdgeKey,
+    _folder: tempfile::TempDir,
+}
+
+impl Gateway {
+    /// Starts both; each may be given more flags.
+    pub fn start(hub_flags: &[&str], edge_flags: &[&str]) -> Gateway {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let (hub_key, edge_key) = (key(1), EdgeKey::from_bytes([4; 32]));
+        secret_file::write(&path.join("hub.key"), hub_key.to_text().as_bytes(), false).unwrap();
+        secret_file::write(&path.join("edge.key"), edge_key.to_text().as_bytes(), false).unwrap();
+        let names = Names::parse(&["127.0.0.1".into()]).unwrap();
+        let files = certificate::make(path, &names, false).unwrap();
+        let hub = ["hub", "--hub-key", "hub.key", "--ledger", "http://127.0.0.1:1"];
+        let hub = Running::start(path, &[&hub[..], hub_flags].concat());
+        let address = hub.address.to_string();
+        let edge =
+            ["edge", "--hub", &address, "--certificate", "server.pem", "--certificate-key", "server.key"];
+        let edge = Running::start(path, &[&edge[..], edge_flags].concat());
+        let trust = TlsTrust::CaFile(std::fs::read(files.authority).unwrap());
+        Gateway { hub, edge, trust, hub_key, edge_key, _folder: folder }
+    }
+
+    /// A worker's ticket.
+    pub fn ticket(&self, holder: &SecretKey) -> Ticket {
+        let claims = TicketClaims {
+            network: NETWORK.into(),
+            role: Role::Worker,
+            holder: holder.public(),
+            hub: self.hub_key.public(),
+            wallet: Some(key(9).public().wallet_digest()),
+            plugins: vec![PLUGIN],
+            publishers: Vec::new(),
+            limits: TicketLimits { sessions: 1, session_bytes: 0 },
+            issued: now() - 10,
+            expires: now() + 3600,
+        };
+        Ticket::issue(&claims, &self.hub_key, &self.edge_key).unwrap()
+    }
+}
+
+/// A process of `kvasir-gateway`; ended when dropped.
+pub struct Running {
+    pub address: SocketAddr,
+    child: Child,
+}
+
+impl Running {
+    fn start(folder: &Path, arguments: &[&str]) -> Running {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir-gateway"));
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("KVASIR_")) {
+            command.env_remove(name);
+        }
+        let mut child = command
+            .current_dir(folder)
+            .args(["--json", "--log", "error"])
+            .args(arguments)
+            .args(["--listen", "127.0.0.1:0", "--network", NETWORK, "--edge-key", "edge.key"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&line).unwrap();
+        Running { address: report["listening"].as_str().unwrap().parse().unwrap(), child }
+    }
+
+    /// Resident memory, KiB.
+    pub fn resident(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// The most resident memory that it ever had, KiB.
+    pub fn peak(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    /// Descriptors that it holds.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    fn status(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
