@@ -95,6 +95,11 @@ fn figures(link: &Measured) -> Vec<Value> {
             "better": if lower { "lower" } else { "higher" }, "met": met, "note": note,
         }));
     };
+    // A window that is too small would make the shares below easy.
+    if let (Some(alone), 0) = (link.bulk_alone, link.loss_per_million) {
+        let share = alone / link.megabits * 100.0;
+        add("bulk alone".to_owned(), share, "% of the link", 90.0, false, "");
+    }
     for cell in &link.cells {
         let few = if cell.samples < ENOUGH { "few samples" } else { "" };
         let Some(share) = share(link, cell) else {

@@ -172,8 +172,9 @@ impl BulkWindow {
             return;
         }
         self.calm = self.calm.map(|calm| calm + 1);
-        // Once a queue was met the step that may meet it again is small, and grows as long as none comes.
-        let step = self.calm.map(|calm| over(rate, QUEUE_LIMIT / 8 * calm).max(1024));
+        // Once a queue was met the step that may meet it again is small, and grows as long as none comes. Round trips of a busy
+        // machine tremble by milliseconds, so the least step is what 100 ms of path bear.
+        let step = self.calm.map(|calm| over(rate, QUEUE_LIMIT / 8 * calm).max(self.bytes / 32));
         let more = step.unwrap_or(u64::MAX).min(self.bytes / 4);
         let most = over(rate, path.round_trip.max(LEAST_PATH)) * 5 / 4 + 2 * FRAME_BYTES;
         self.resize((self.bytes + more).min(most.max(self.bytes)));

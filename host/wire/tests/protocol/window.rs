@@ -148,7 +148,7 @@ proptest! {
         if holds <= MAX_BULK_WINDOW_BYTES / 2 {
             prop_assert!(share > 0.8, "{share} of {megabits} Mbit/s at {round_trip} ms, window {window}");
         }
-        let limit = 2 * QUEUE_LIMIT + unavoidable(link.rate);
+        let limit = 3 * QUEUE_LIMIT + unavoidable(link.rate);
         prop_assert!(queue < limit, "{queue:?} of queue at {megabits} Mbit/s, {round_trip} ms, window {window}");
     }
 
