@@ -2,7 +2,8 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use tokio::net::{TcpListener, TcpSocket};
+use kvasir_link::{Congestion, socket_for};
+use tokio::net::TcpListener;
 
 /// Connections that the system may hold ready before they are accepted.
 const BACKLOG: u32 = 1024;
@@ -36,15 +37,14 @@ pub enum ListenError {
     },
 }
 
-/// Binds and listens. Must be called within a tokio runtime.
-pub fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
+/// Binds and listens with a prepared socket. Must be called within a tokio runtime.
+pub fn bind(address: SocketAddr, congestion: &Congestion) -> Result<TcpListener, ListenError> {
     let listen = || {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // Accepted connections inherit its options.
+        let socket = socket_for(address, congestion)?;
         // A restart must not wait for the old connections' TIME_WAIT; a second listener still fails.
         #[cfg(unix)]
         socket.set_reuseaddr(true)?;
-        // Inherited by accepted connections; set again on each, where the system does not inherit it.
-        socket.set_nodelay(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
     };
@@ -74,9 +74,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_port_in_use_is_said_to_be() {
-        let first = bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let first = bind(([127, 0, 0, 1], 0).into(), &Congestion::System).unwrap();
         let address = local_address(&first).unwrap();
-        let error = bind(address).unwrap_err();
+        let error = bind(address, &Congestion::System).unwrap_err();
         assert!(matches!(error, ListenError::InUse { .. }));
         assert!(error.to_string().contains("--listen"));
     }

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use kvasir_link::WORKER_PATH;
+use kvasir_link::{Congestion, WORKER_PATH, connect_tcp};
 use kvasir_wire::ticket::{EdgeKey, Role};
 use rustls::ServerConfig;
 use tokio::{
@@ -58,6 +58,8 @@ pub struct EdgeOptions {
     pub slots: SlotLimits,
     /// How long a splice may stand still.
     pub splice: SpliceLimits,
+    /// Congestion control of connections on both sides, as the environment says unless told otherwise.
+    pub congestion: Congestion,
     /// From accept to the hub's first answer; [`UPGRADE_DEADLINE`] but in tests.
     pub upgrade_deadline: Duration,
     /// How long sessions may go on after a stop was asked for; [`DRAIN_TIME`] but in tests.
@@ -73,6 +75,7 @@ impl EdgeOptions {
             network,
             slots: SlotLimits::default(),
             splice: SpliceLimits::default(),
+            congestion: Congestion::from_environment(),
             upgrade_deadline: UPGRADE_DEADLINE,
             drain_time: DRAIN_TIME,
         }
@@ -121,7 +124,7 @@ impl Edge {
         certificates: Arc<Certificates>,
     ) -> Result<Self, EdgeError> {
         let tls = certificates.server_config()?;
-        let listener = listen::bind(options.listen)?;
+        let listener = listen::bind(options.listen, &options.congestion)?;
         let address = listen::local_address(&listener)?;
         let gate = Gate::new(options.slots);
         Ok(Edge {
@@ -274,8 +277,7 @@ async fn join_hub(
         tracing::error!(hub = shared.options.hub, "the hub does not answer: {error}");
         HttpRefusal::unavailable("the hub behind this edge does not answer".into(), 5)
     };
-    let mut hub = TcpStream::connect(&shared.options.hub).await.map_err(unreachable)?;
-    hub.set_nodelay(true).map_err(unreachable)?;
+    let mut hub = connect_tcp(&shared.options.hub, &shared.options.congestion).await.map_err(unreachable)?;
     hub.write_all(head.all()).await.map_err(unreachable)?;
     let mut first = Vec::with_capacity(1024);
     if hub.read_buf(&mut first).await.map_err(unreachable)? == 0 {

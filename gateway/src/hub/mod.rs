@@ -75,7 +75,7 @@ pub struct HubOptions {
     pub spool: PathBuf,
     /// Most connections.
     pub connections: usize,
-    /// Deadlines of links.
+    /// Deadlines and sockets of links.
     pub link: LinkOptions,
     /// How long sessions may take to finish once a stop was asked for; [`DRAIN_TIME`] but in tests.
     pub drain_time: Duration,
@@ -147,7 +147,7 @@ impl HubServer {
         ledger: Arc<dyn Ledger>,
         log: SessionLog,
     ) -> Result<Self, HubError> {
-        let listener = listen::bind(options.listen)?;
+        let listener = listen::bind(options.listen, &options.link.congestion)?;
         let address = listen::local_address(&listener)?;
         let (filing, filer) = filing::open(&options.spool, ledger.clone(), options.filing)
             .map_err(|source| HubError::Spool { path: options.spool.clone(), source })?;

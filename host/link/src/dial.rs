@@ -17,6 +17,7 @@ use crate::error::LinkError;
 use crate::holder::{Connected, connect_over};
 use crate::opening::within;
 use crate::options::LinkOptions;
+use crate::socket;
 use crate::upgrade::upgrade;
 use crate::{BACKBONE_PATH, WORKER_PATH};
 
@@ -97,7 +98,7 @@ async fn connect(
     options: &LinkOptions,
 ) -> Result<Connected, LinkError> {
     let target = Target::parse(url, path, trust)?;
-    let tcp = within(options.connect, "the TCP connection", dial_tcp(&target)).await?;
+    let tcp = within(options.connect, "the TCP connection", dial_tcp(&target, options)).await?;
     match target.tls(trust)? {
         None => shake_hands(tcp, &target, ticket, key, purpose, features, options).await,
         Some((config, name)) => {
@@ -188,13 +189,10 @@ impl Target {
     }
 }
 
-async fn dial_tcp(target: &Target) -> Result<TcpStream, LinkError> {
-    let failed = |error| LinkError::Connect {
+async fn dial_tcp(target: &Target, options: &LinkOptions) -> Result<TcpStream, LinkError> {
+    let stream = socket::connect((target.host.as_str(), target.port), &options.congestion).await;
+    stream.map_err(|error| LinkError::Connect {
         address: format!("{}:{}", target.host, target.port),
         error: Arc::new(error),
-    };
-    let stream = TcpStream::connect((target.host.as_str(), target.port)).await.map_err(failed)?;
-    // A dispatch frame must not wait for the acknowledgement of the one before.
-    stream.set_nodelay(true).map_err(failed)?;
-    Ok(stream)
+    })
 }

@@ -102,7 +102,12 @@ impl Connected {
         self.sender.send(Kind::Sign, HUB_STREAM, signature).await?;
         let welcome = within(self.options.pairing, "the other end's signature", self.receiver.recv()).await?;
         let welcome = on_hub_stream(welcome, Kind::Welcome, "the welcome of the pair")?;
-        pairing.welcome(&welcome).map_err(LinkError::RefusedPeer)
+        let transcript = pairing.welcome(&welcome).map_err(LinkError::RefusedPeer)?;
+        if matches!(self.admission.purpose, Purpose::Worker(_)) {
+            // The path while it is empty, before the first bulk: what the window compares later round trips with.
+            self.sender.shared.measure();
+        }
+        Ok(transcript)
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
 use kvasir_wire::assemble::{Assembler, Payload};
-use kvasir_wire::frame::{HUB_STREAM, Header, Kind, MessageClass, Party, classify, frames};
+use kvasir_wire::frame::{HUB_STREAM, Kind, MessageClass, Party, classify, frames};
 use kvasir_wire::handshake::{Admission, HubHandshake, HubIdentity, Purpose, Welcome};
 use kvasir_wire::id::Nonce;
 use kvasir_wire::message::Ping;
@@ -27,6 +27,7 @@ use crate::liveness::{Liveness, Tick};
 use crate::opening::{Opening, within};
 use crate::options::LinkOptions;
 use crate::reader::{binary, decoded};
+use crate::relay::Relay;
 use crate::shared::{Shared, normal_close};
 use crate::unix_now;
 use crate::writer::write;
@@ -116,9 +117,10 @@ impl HubSender {
         self.shared.push(Outgoing::new(kind, HUB_STREAM, payload))
     }
 
-    /// Passes a message of the other end on, unchanged and in order; waits while two full messages are queued.
+    /// Passes a message of the other end on, unchanged; waits while two full messages are queued. What holds no bulk goes
+    /// before bulk that waits, otherwise the order stays.
     pub async fn relay(&self, relay: Relay) -> Result<(), LinkError> {
-        self.shared.relay(relay.bytes).await
+        self.shared.relay(relay).await
     }
 
     /// Closes in order: what is queued goes out first.
@@ -144,26 +146,6 @@ pub enum Incoming {
     Own(Payload),
     /// A message for the other end.
     Relay(Relay),
-}
-
-/// A whole message for the other end, with its headers.
-#[derive(Debug)]
-pub struct Relay {
-    bytes: Bytes,
-    /// The headers of its frames, for the meter.
-    pub headers: Vec<Header>,
-}
-
-impl Relay {
-    /// Bytes of the message.
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Never: a message without a frame is an error.
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
 }
 
 /// The receiving half of a hub's link. It works while [`HubReceiver::next`] is awaited: keep one task at it.

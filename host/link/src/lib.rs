@@ -19,7 +19,9 @@ mod liveness;
 mod opening;
 mod options;
 mod reader;
+mod relay;
 mod shared;
+mod socket;
 mod upgrade;
 mod writer;
 
@@ -27,11 +29,13 @@ pub use backoff::Backoff;
 pub use dial::{TlsTrust, connect_backbone, connect_worker};
 pub use error::LinkError;
 pub use holder::{Connected, Session, connect_over};
-pub use hub::{Accepted, HubLink, HubReceiver, HubSender, Incoming, Relay, accept};
+pub use hub::{Accepted, HubLink, HubReceiver, HubSender, Incoming, accept};
 pub use kvasir_wire::assemble::Payload;
 pub use options::{LinkOptions, websocket_config};
 pub use reader::LinkReceiver;
+pub use relay::Relay;
 pub use shared::LinkSender;
+pub use socket::{CONGESTION_VARIABLE, Congestion, connect as connect_tcp, socket_for};
 
 /// The WebSocket subprotocol of this version.
 pub const SUBPROTOCOL: &str = "kvasir.v1";

@@ -5,9 +5,13 @@ use std::time::Duration;
 use kvasir_wire::limits::MAX_MESSAGE_BYTES;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
-/// Deadlines. The defaults suit a worker behind carrier NAT; tests shorten them.
+use crate::socket::Congestion;
+
+/// Deadlines and sockets. The defaults suit a worker behind carrier NAT; tests shorten them.
 #[derive(Debug, Clone)]
 pub struct LinkOptions {
+    /// Congestion control of the TCP connection, as the environment says unless told otherwise.
+    pub congestion: Congestion,
     /// Name resolution, TCP and TLS together.
     pub connect: Duration,
     /// From the upgrade request to the welcome.
@@ -30,6 +34,7 @@ pub struct LinkOptions {
 impl Default for LinkOptions {
     fn default() -> Self {
         LinkOptions {
+            congestion: Congestion::from_environment(),
             connect: Duration::from_secs(10),
             handshake: Duration::from_secs(10),
             pairing: Duration::from_secs(10),

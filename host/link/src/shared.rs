@@ -1,13 +1,14 @@
 //! What the handles and the two tasks of a link share: the outgoing queues, credit, and how the link ended.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvasir_wire::assemble::{Payload, ReceiveCredit};
+use kvasir_wire::assemble::Payload;
+use kvasir_wire::credit::ReceiveCredit;
 use kvasir_wire::frame::{FrameError, HUB_STREAM, Kind, Lane, PAIR_STREAM};
-use kvasir_wire::limits::{MAX_CONTROL_BACKLOG_BYTES, MAX_MESSAGE_BYTES};
+use kvasir_wire::limits::MAX_CONTROL_BACKLOG_BYTES;
 use kvasir_wire::message::{Credit, Ping};
 use kvasir_wire::refusal::Refusal;
 use kvasir_wire::schedule::{Outgoing, Scheduler};
@@ -18,6 +19,7 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::error::LinkError;
+use crate::relay::{Relay, RelayQueue};
 
 /// The sending half of a link. Clones share the link; the link outlives them all until its receiver goes.
 #[derive(Debug, Clone)]
@@ -87,6 +89,8 @@ impl LinkSender {
 #[derive(Debug)]
 pub(crate) struct Shared {
     outbox: Mutex<Outbox>,
+    /// When the link began: the account of credit counts its time from here.
+    began: Instant,
     credit: Mutex<ReceiveCredit>,
     /// Wakes the writer.
     pub(crate) work: Notify,
@@ -102,8 +106,7 @@ pub(crate) struct Shared {
 pub(crate) struct Outbox {
     pub(crate) scheduler: Scheduler,
     /// At the hub: whole messages of the other end, passed on unchanged behind the hub's own.
-    relays: VecDeque<Bytes>,
-    relay_bytes: usize,
+    relays: RelayQueue,
     closing: Option<Closing>,
 }
 
@@ -131,7 +134,8 @@ pub(crate) enum Next {
 impl Shared {
     pub(crate) fn new(scheduler: Scheduler) -> Arc<Shared> {
         Arc::new(Shared {
-            outbox: Mutex::new(Outbox { scheduler, relays: VecDeque::new(), relay_bytes: 0, closing: None }),
+            outbox: Mutex::new(Outbox { scheduler, relays: RelayQueue::default(), closing: None }),
+            began: Instant::now(),
             credit: Mutex::new(ReceiveCredit::default()),
             work: Notify::new(),
             room: Notify::new(),
@@ -175,8 +179,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Queues a message to pass on, waiting while [`RELAY_QUEUE_BYTES`] are queued already.
-    pub(crate) async fn relay(&self, message: Bytes) -> Result<(), LinkError> {
+    /// Queues a message to pass on, waiting while the queue is full.
+    pub(crate) async fn relay(&self, relay: Relay) -> Result<(), LinkError> {
         loop {
             let room = self.room.notified();
             tokio::pin!(room);
@@ -184,9 +188,8 @@ impl Shared {
             {
                 let mut outbox = self.outbox();
                 self.check_open(&outbox)?;
-                if outbox.relays.is_empty() || outbox.relay_bytes + message.len() <= RELAY_QUEUE_BYTES {
-                    outbox.relay_bytes += message.len();
-                    outbox.relays.push_back(message);
+                if outbox.relays.has_room(&relay) {
+                    outbox.relays.push(relay);
                     break;
                 }
             }
@@ -204,8 +207,7 @@ impl Shared {
             if let Some(message) = outbox.scheduler.next_message() {
                 return Next::Message(message.into());
             }
-            if let Some(message) = outbox.relays.pop_front() {
-                outbox.relay_bytes -= message.len();
+            if let Some(message) = outbox.relays.pop() {
                 return Next::Message(message);
             }
         }
@@ -226,8 +228,7 @@ impl Shared {
         let mut outbox = self.outbox();
         if outbox.closing.is_none() {
             outbox.scheduler.discard();
-            outbox.relays.clear();
-            outbox.relay_bytes = 0;
+            outbox.relays = RelayQueue::default();
             if let Some(refusal) = error.for_peer() {
                 // The queue is empty, so this cannot fail for want of room.
                 let _ = outbox.scheduler.push(Outgoing::new(Kind::Refuse, HUB_STREAM, refusal.encode()));
@@ -265,7 +266,7 @@ impl Shared {
 
     /// Books an arrived frame against the credit that was granted.
     pub(crate) fn received(&self, lane: Lane, payload_bytes: u32) -> Result<(), FrameError> {
-        self.credit.lock().unwrap_or_else(PoisonError::into_inner).received(lane, payload_bytes)
+        self.credit().received(lane, payload_bytes)
     }
 
     /// Books a payload that waits for the application.
@@ -286,11 +287,29 @@ impl Shared {
             self.control_backlog.fetch_sub(payload.bytes.len(), Ordering::Relaxed);
             return;
         }
-        let grant = self.credit.lock().unwrap_or_else(PoisonError::into_inner).consumed(lane, payload.cost);
+        let now = self.began.elapsed();
+        // Before the grant, or the answer would always stand behind the bulk that the grant lets go.
+        if lane == Lane::Bulk && self.credit().bulk_window().ping_due(now) {
+            self.measure();
+        }
+        let grant = self.credit().consumed(lane, payload.cost, now);
         if let Some(bytes) = grant {
             // Fails only on a link that is closing, which needs no credit.
             let _ = self.push(Outgoing::new(Kind::Credit, PAIR_STREAM, Credit { lane, bytes }.encode()));
         }
+    }
+
+    /// Sends a ping to the other end whose answer the bulk window learns from.
+    pub(crate) fn measure(&self) {
+        let number = self.next_ping.fetch_add(1, Ordering::Relaxed);
+        // Booked before it is sent: the answer may come on another thread before this one goes on.
+        self.credit().bulk_window().pinged(number, self.began.elapsed());
+        let _ = self.push(Outgoing::new(Kind::Ping, PAIR_STREAM, Ping { number }.encode()));
+    }
+
+    fn credit(&self) -> MutexGuard<'_, ReceiveCredit> {
+        // As with the outbox: a panic leaves counts, which the other side's own account then contradicts.
+        self.credit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn granted(&self, lane: Lane, bytes: u32) -> Result<(), FrameError> {
@@ -313,6 +332,9 @@ impl Shared {
     }
 
     pub(crate) fn pong(&self, ping: Ping) {
+        if self.credit().bulk_window().answered(ping.number, self.began.elapsed()) {
+            return;
+        }
         // One that nobody waits for is only a sign of life.
         let waiter = self.pings.lock().unwrap_or_else(PoisonError::into_inner).remove(&ping.number);
         if let Some(waiter) = waiter {
@@ -351,9 +373,6 @@ impl Shared {
         if outbox.closing.is_some() { Err(LinkError::Ended) } else { Ok(()) }
     }
 }
-
-/// Bytes that the hub queues to pass on: two messages, so that a slow reader slows the writer and not the hub's memory.
-pub(crate) const RELAY_QUEUE_BYTES: usize = 2 * MAX_MESSAGE_BYTES;
 
 /// Control payloads queued from which on pings are not answered. A pong is 8 bytes and takes ten times as much to keep, so
 /// that the queue's own limit would let a peer that pings and never reads fill 50 MiB.

@@ -1,15 +1,12 @@
 //! Receiving: frames in, whole payloads out, with every limit on the way.
 //!
 //! One [`Assembler`] per link and direction. It checks sender, sequence, kind and sizes, bounds the memory that
-//! incomplete payloads take, and keeps the receiver's side of the credit account. Any error ends the link.
+//! incomplete payloads take. Any error ends the link. What the sender may send at all is [`crate::credit`]'s.
 
 use std::collections::HashMap;
 
 use crate::frame::{Frame, FrameError, HUB_STREAM, Kind, Lane, Party, StreamClass};
-use crate::limits::{
-    BULK_WINDOW_BYTES, DISPATCH_WINDOW_BYTES, HEADER_BYTES, MAX_ASSEMBLY_BYTES, MAX_CONTROL_PAYLOAD_BYTES,
-    MAX_OPEN_STREAMS, MAX_PAYLOAD_BYTES,
-};
+use crate::limits::{MAX_ASSEMBLY_BYTES, MAX_CONTROL_PAYLOAD_BYTES, MAX_OPEN_STREAMS, MAX_PAYLOAD_BYTES};
 
 /// A complete payload, or one chunk of a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +19,7 @@ pub struct Payload {
     pub more: bool,
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// What its frames cost in credit; give it to [`ReceiveCredit::consumed`] when the payload was taken.
+    /// What its frames cost in credit; give it to [`crate::credit::ReceiveCredit::consumed`] when the payload was taken.
     pub cost: u64,
 }
 
@@ -148,69 +145,6 @@ impl Assembler {
         open.cost += header.cost();
         open.next = next;
         Ok(None)
-    }
-}
-
-/// The receiver's account of credit on one link: what the peer may still send, and what is due to it.
-///
-/// The window is what this side grants; that is fixed now, and can follow the link later, since a grant need not
-/// equal what was consumed.
-#[derive(Debug)]
-pub struct ReceiveCredit {
-    dispatch: Account,
-    bulk: Account,
-}
-
-impl Default for ReceiveCredit {
-    fn default() -> Self {
-        ReceiveCredit { dispatch: Account::new(DISPATCH_WINDOW_BYTES), bulk: Account::new(BULK_WINDOW_BYTES) }
-    }
-}
-
-impl ReceiveCredit {
-    /// Books a frame that arrived; an error if the peer sent more than it was granted.
-    pub fn received(&mut self, lane: Lane, payload_bytes: u32) -> Result<(), FrameError> {
-        let Some(account) = self.account(lane) else { return Ok(()) };
-        let cost = HEADER_BYTES as u64 + u64::from(payload_bytes);
-        if cost > account.open {
-            return Err(FrameError::CreditExceeded { lane, over: cost - account.open });
-        }
-        account.open -= cost;
-        Ok(())
-    }
-
-    /// Books bytes that the application took; gives the grant to send, once a quarter of the window is due.
-    pub fn consumed(&mut self, lane: Lane, cost: u64) -> Option<u32> {
-        let account = self.account(lane)?;
-        account.due += cost;
-        if account.due < account.window / 4 {
-            return None;
-        }
-        let grant = u32::try_from(account.due).unwrap_or(u32::MAX);
-        account.due -= u64::from(grant);
-        account.open += u64::from(grant);
-        Some(grant)
-    }
-
-    fn account(&mut self, lane: Lane) -> Option<&mut Account> {
-        match lane {
-            Lane::Control => None,
-            Lane::Dispatch => Some(&mut self.dispatch),
-            Lane::Bulk => Some(&mut self.bulk),
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Account {
-    window: u64,
-    open: u64,
-    due: u64,
-}
-
-impl Account {
-    fn new(window: u64) -> Self {
-        Account { window, open: window, due: 0 }
     }
 }
 

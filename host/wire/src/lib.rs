@@ -11,6 +11,7 @@
 pub mod account;
 pub mod assemble;
 pub mod codec;
+pub mod credit;
 pub mod frame;
 pub mod handshake;
 pub mod id;
@@ -26,4 +27,5 @@ pub mod receipt;
 pub mod refusal;
 pub mod schedule;
 pub mod ticket;
+pub mod window;
 pub mod work;

@@ -42,9 +42,18 @@ pub const MAX_ASSEMBLY_BYTES: usize = 96 * 1024 * 1024;
 /// Must exceed the frames of one full payload, or a payload could never be completed.
 pub const DISPATCH_WINDOW_BYTES: u64 = 128 * 1024 * 1024;
 
-/// The same for the bulk lane: 256 KiB kept 94 of 96 Mbit/s busy at 13 ms while dispatch beside it stayed within 6 ms.
-/// The receiver may grant more or less than it consumed, so the window can follow the link without a new message.
+/// The same for the bulk lane, at first: known to both sides without a message, so it is part of the protocol. A receiver
+/// that thinks it too much takes it back by granting less than it consumed.
 pub const BULK_WINDOW_BYTES: u64 = 256 * 1024;
+
+/// Least window of a bulk receiver: three full frames, so that one is on the way while one is taken and one is granted.
+pub const MIN_BULK_WINDOW_BYTES: u64 = 3 * (HEADER_BYTES + MAX_BULK_PAYLOAD_BYTES) as u64;
+
+/// Window of a bulk receiver before it knows the link: four full frames, a tenth of a second of 5 Mbit/s.
+pub const START_BULK_WINDOW_BYTES: u64 = 4 * (HEADER_BYTES + MAX_BULK_PAYLOAD_BYTES) as u64;
+
+/// Largest window of a bulk receiver: 600 Mbit/s at 100 ms; also the memory for chunks that nobody has taken yet.
+pub const MAX_BULK_WINDOW_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Most credit that a sender may ever hold on one lane; a grant beyond it is an error, not a larger number.
 pub const MAX_CREDIT_BYTES: u64 = 1 << 30;

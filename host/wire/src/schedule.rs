@@ -146,13 +146,16 @@ impl Scheduler {
 
     /// The next message to write, or `None` when nothing may be sent now.
     ///
-    /// Small frames are packed up to [`PACK_TARGET_BYTES`]; frames on stream 0 get messages of their own; a frame of
-    /// the bulk lane ends its message.
+    /// Small frames are packed up to [`PACK_TARGET_BYTES`]; frames on stream 0 and each frame of the bulk lane get messages
+    /// of their own, since a message is handed over when its last byte is there: a call must not wait for the chunk behind.
     pub fn next_message(&mut self) -> Option<Vec<u8>> {
         let mut message = Vec::new();
         let mut for_hub = None;
         while message.len() < PACK_TARGET_BYTES {
             let Some(lane) = self.next_lane() else { break };
+            if lane == Lane::Bulk && !message.is_empty() {
+                break;
+            }
             let room = MAX_MESSAGE_BYTES - message.len();
             if !self.put_frame(lane, room, &mut for_hub, &mut message) || lane == Lane::Bulk {
                 break;

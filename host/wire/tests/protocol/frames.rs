@@ -1,6 +1,9 @@
 //! Headers, assembly, scheduling, credit and the meter: rules kept, limits reached, round trips.
 
-use kvasir_wire::assemble::{Assembler, Payload, ReceiveCredit};
+use std::time::Duration;
+
+use kvasir_wire::assemble::{Assembler, Payload};
+use kvasir_wire::credit::ReceiveCredit;
 use kvasir_wire::frame::{
     Frame, FrameError, HUB_STREAM, Header, Kind, Lane, MessageClass, PAIR_STREAM, Party, classify, frames,
 };
@@ -75,7 +78,7 @@ proptest! {
                 let frame = frame.unwrap();
                 credit.received(frame.header.lane(), frame.header.length).unwrap();
                 if let Some(payload) = assembler.accept(frame).unwrap() {
-                    if let Some(bytes) = credit.consumed(payload.lane(), payload.cost) {
+                    if let Some(bytes) = credit.consumed(payload.lane(), payload.cost, Duration::ZERO) {
                         scheduler.grant(payload.lane(), bytes).unwrap();
                     }
                     arrived.push(payload);
@@ -128,6 +131,24 @@ fn a_higher_lane_goes_first_at_every_message() {
     scheduler.push(Outgoing::new(Kind::Cancel, PAIR_STREAM, vec![0; 2])).unwrap();
     assert_eq!(first(scheduler.next_message().unwrap()), Kind::Cancel);
     assert_eq!(first(scheduler.next_message().unwrap()), Kind::Call);
+}
+
+#[test]
+fn a_bulk_frame_has_a_message_of_its_own() {
+    // In one message with a chunk a call would be handed over only once the chunk is there as well.
+    let mut scheduler = Scheduler::new();
+    for more in [true, false] {
+        scheduler.push(Outgoing { kind: Kind::Chunk, stream: 3, more, bytes: vec![0; 100] }).unwrap();
+    }
+    scheduler.push(Outgoing::new(Kind::Call, 2, vec![0; 100])).unwrap();
+    scheduler.push(Outgoing::new(Kind::Cancel, PAIR_STREAM, vec![0; 2])).unwrap();
+    let mut kinds = || {
+        let message = scheduler.next_message().unwrap();
+        frames(&message).unwrap().map(|frame| frame.unwrap().header.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(), [Kind::Cancel, Kind::Call]);
+    assert_eq!(kinds(), [Kind::Chunk]);
+    assert_eq!(kinds(), [Kind::Chunk]);
 }
 
 #[test]
@@ -333,13 +354,17 @@ fn a_sender_beyond_its_credit_is_found_out() {
         Err(FrameError::CreditExceeded { lane: Lane::Bulk, .. })
     ));
     assert_eq!(credit.received(Lane::Control, frame), Ok(()), "control needs no credit");
-    // Nothing is granted until a quarter of the window is due, so that grants are few.
-    assert_eq!(credit.consumed(Lane::Bulk, cost), None);
-    let mut granted = None;
-    for _ in 0..4 {
-        granted = granted.or(credit.consumed(Lane::Bulk, cost));
+    // The first credit is larger than the window at first: nothing is granted until the difference was taken.
+    let more = BULK_WINDOW_BYTES - START_BULK_WINDOW_BYTES;
+    let mut taken = cost;
+    let mut granted = credit.consumed(Lane::Bulk, cost, Duration::ZERO);
+    while granted.is_none() {
+        taken += cost;
+        granted = credit.consumed(Lane::Bulk, cost, Duration::ZERO);
     }
-    assert_eq!(granted, Some(4 * cost as u32));
+    assert_eq!(granted.map(u64::from), Some(taken - more));
+    let granted = credit.consumed(Lane::Bulk, cost, Duration::ZERO).unwrap();
+    assert_eq!(u64::from(granted), cost, "a small window is granted chunk by chunk");
     assert_eq!(credit.received(Lane::Bulk, frame), Ok(()));
 }
 

@@ -8,3 +8,4 @@ mod hostile;
 mod messages;
 mod samples;
 mod tickets;
+mod window;
