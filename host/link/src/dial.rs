@@ -38,7 +38,7 @@ impl TlsTrust {
         self.roots().map(|_| ())
     }
 
-    fn roots(&self) -> Result<Option<RootCertStore>, String> {
+    pub(crate) fn roots(&self) -> Result<Option<RootCertStore>, String> {
         let mut roots = RootCertStore::empty();
         match self {
             TlsTrust::PlainText => return Ok(None),
@@ -133,16 +133,16 @@ where
 
 /// Where to dial.
 #[derive(Debug)]
-struct Target {
-    host: String,
-    port: u16,
+pub(crate) struct Target {
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// Host and port as in the address, for the `Host` header and messages.
-    authority: String,
-    path: String,
+    pub(crate) authority: String,
+    pub(crate) path: String,
 }
 
 impl Target {
-    fn parse(url: &str, path: &str, trust: &TlsTrust) -> Result<Target, LinkError> {
+    pub(crate) fn parse(url: &str, path: &str, trust: &TlsTrust) -> Result<Target, LinkError> {
         let bad = |problem: &str| LinkError::Address { url: url.to_owned(), problem: problem.to_owned() };
         let uri: Uri = url.parse().map_err(|_| bad("it is no URL"))?;
         let port = match (uri.scheme_str(), trust) {
@@ -171,7 +171,10 @@ impl Target {
         })
     }
 
-    fn tls(&self, trust: &TlsTrust) -> Result<Option<(Arc<ClientConfig>, ServerName<'static>)>, LinkError> {
+    pub(crate) fn tls(
+        &self,
+        trust: &TlsTrust,
+    ) -> Result<Option<(Arc<ClientConfig>, ServerName<'static>)>, LinkError> {
         let fail = |problem: String| LinkError::Tls { host: self.authority.clone(), problem };
         let Some(roots) = trust.roots().map_err(fail)? else { return Ok(None) };
         let name = ServerName::try_from(self.host.clone())
@@ -188,7 +191,7 @@ impl Target {
     }
 }
 
-async fn dial_tcp(target: &Target) -> Result<TcpStream, LinkError> {
+pub(crate) async fn dial_tcp(target: &Target) -> Result<TcpStream, LinkError> {
     let failed = |error| LinkError::Connect {
         address: format!("{}:{}", target.host, target.port),
         error: Arc::new(error),
