@@ -64,6 +64,15 @@ Examples:
 Example:
   kvasir worker --gateway wss://gateway.example --ticket worker.ticket --key worker.key")]
     Worker(WorkerArguments),
+    /// Go a worker's way to a backbone hop by hop, and say at which one it ends and what to do. Serves nothing.
+    #[command(after_help = "\
+Examples:
+  kvasir doctor --gateway wss://gateway.example --ticket worker.ticket --key worker.key
+  kvasir doctor --gateway wss://localhost:7443 --ca tls/ca.pem --ticket worker.ticket --key worker.key --json
+
+Hops: settings, keys, plugin, proxy, dns, tcp, tls, upgrade, ticket, version, hub, backbone.
+Exit code: 0 no hop failed, 1 one did.")]
+    Doctor(DoctorArguments),
     /// Show the whole path on loopback: one prompt answered by local and by remote experts, compared bit for bit.
     #[command(after_help = "\
 Examples:
@@ -306,6 +315,43 @@ pub struct WorkerArguments {
 }
 
 #[derive(Args)]
+pub struct DoctorArguments {
+    /// Gateway to dial: `wss://HOST` or `wss://HOST:PORT`.
+    #[arg(long, env = "KVASIR_GATEWAY")]
+    pub gateway: String,
+    /// Ticket file from the network's operator.
+    #[arg(long, env = "KVASIR_TICKET", value_name = "FILE")]
+    pub ticket: PathBuf,
+    /// Secret key file that the ticket names.
+    #[arg(long, env = "KVASIR_KEY", value_name = "FILE")]
+    pub key: PathBuf,
+    /// Certificate authority to trust instead of the public ones, in PEM.
+    #[arg(long, env = "KVASIR_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Package of the expert kernel.
+    #[arg(long, env = "KVASIR_PLUGIN", value_name = "FILE")]
+    pub plugin: Option<PathBuf>,
+    /// Folder of trusted publishers' public keys.
+    #[arg(long, env = "KVASIR_TRUST", value_name = "FOLDER")]
+    pub trust: Option<PathBuf>,
+    /// What the worker computes experts on [default: cpu].
+    #[arg(long, env = "KVASIR_DEVICE", value_name = "DEVICE")]
+    pub device: Option<DeviceArgument>,
+    /// In which process the worker computes kernels [default: process].
+    #[arg(long, env = "KVASIR_ISOLATION", value_name = "ISOLATION")]
+    pub isolation: Option<IsolationArgument>,
+    /// Most memory for experts that the worker offers, in MiB [default: half of what is free].
+    #[arg(long, env = "KVASIR_MEMORY", value_name = "MIB")]
+    pub memory: Option<u64>,
+    /// Danger: send the ticket unencrypted to a ws:// gateway on another machine.
+    #[arg(long, hide_short_help = true)]
+    pub danger_plain_text: bool,
+    /// Danger: be admitted with a ticket of one session too, which ends a worker that runs with it.
+    #[arg(long, hide_short_help = true)]
+    pub danger_replace_worker: bool,
+}
+
+#[derive(Args)]
 pub struct DemoArguments {
     /// GGUF file or Hugging Face folder.
     #[arg(short, long, env = "KVASIR_MODEL", value_name = "PATH")]
@@ -476,6 +522,24 @@ impl From<&WorkerArguments> for operate::serve_worker::WorkerSettings {
             receipts: arguments.receipts.clone(),
             plain_text: arguments.danger_plain_text,
             flip_bit_of_result: arguments.danger_flip_bit_of_result,
+        }
+    }
+}
+
+impl From<&DoctorArguments> for operate::doctor::DoctorOptions {
+    fn from(arguments: &DoctorArguments) -> Self {
+        operate::doctor::DoctorOptions {
+            gateway: arguments.gateway.clone(),
+            ticket: arguments.ticket.clone(),
+            key: arguments.key.clone(),
+            certificate_authority: arguments.ca.clone(),
+            plugin: arguments.plugin.clone(),
+            trust: arguments.trust.clone(),
+            device: arguments.device.map(Into::into),
+            isolation: arguments.isolation.map(Into::into),
+            memory_mebibytes: arguments.memory,
+            plain_text: arguments.danger_plain_text,
+            replace_worker: arguments.danger_replace_worker,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The program `kvasir`: its command line and nothing else. What the commands do is in `kvasir-operate`.
 //!
-//! Exit codes: 0 done, 1 failed (the reason is on standard error), 2 the command line is not understood, 3 an audit came to no
+//! Exit codes: 0 done, 1 failed (the reason is on standard error; `doctor` and other judges say it in their result), 2 the command line is not understood, 3 an audit came to no
 //! verdict (1 is a finding there), 141 whoever read standard output went away before everything was said (nothing is on standard
 //! error; a worker goes on instead).
 
@@ -59,6 +59,7 @@ fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
         Command::Setup(options) => operate::setup::command(&settings, &options.into(), line.json)?,
         Command::Run(options) => operate::run::command(&settings, &options.try_into()?, line.json)?,
         Command::Worker(options) => operate::serve_worker::command(&settings, &options.into(), line.json)?,
+        Command::Doctor(options) => return operate::doctor::command(&settings, &options.into(), line.json),
         Command::Demo(options) => return operate::demo::command(&options.try_into()?, line.json),
         Command::Audit(options) => {
             return match &options.evidence_file {

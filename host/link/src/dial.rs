@@ -17,7 +17,7 @@ use crate::error::LinkError;
 use crate::holder::{Connected, connect_over};
 use crate::opening::within;
 use crate::options::LinkOptions;
-use crate::socket;
+use crate::socket::{self, Congestion};
 use crate::upgrade::upgrade;
 use crate::{BACKBONE_PATH, WORKER_PATH};
 
@@ -39,7 +39,7 @@ impl TlsTrust {
         self.roots().map(|_| ())
     }
 
-    fn roots(&self) -> Result<Option<RootCertStore>, String> {
+    pub(crate) fn roots(&self) -> Result<Option<RootCertStore>, String> {
         let mut roots = RootCertStore::empty();
         match self {
             TlsTrust::PlainText => return Ok(None),
@@ -98,7 +98,7 @@ async fn connect(
     options: &LinkOptions,
 ) -> Result<Connected, LinkError> {
     let target = Target::parse(url, path, trust)?;
-    let tcp = within(options.connect, "the TCP connection", dial_tcp(&target, options)).await?;
+    let tcp = within(options.connect, "the TCP connection", dial_tcp(&target, &options.congestion)).await?;
     match target.tls(trust)? {
         None => shake_hands(tcp, &target, ticket, key, purpose, features, options).await,
         Some((config, name)) => {
@@ -134,16 +134,16 @@ where
 
 /// Where to dial.
 #[derive(Debug)]
-struct Target {
-    host: String,
-    port: u16,
+pub(crate) struct Target {
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// Host and port as in the address, for the `Host` header and messages.
-    authority: String,
-    path: String,
+    pub(crate) authority: String,
+    pub(crate) path: String,
 }
 
 impl Target {
-    fn parse(url: &str, path: &str, trust: &TlsTrust) -> Result<Target, LinkError> {
+    pub(crate) fn parse(url: &str, path: &str, trust: &TlsTrust) -> Result<Target, LinkError> {
         let bad = |problem: &str| LinkError::Address { url: url.to_owned(), problem: problem.to_owned() };
         let uri: Uri = url.parse().map_err(|_| bad("it is no URL"))?;
         let port = match (uri.scheme_str(), trust) {
@@ -172,7 +172,10 @@ impl Target {
         })
     }
 
-    fn tls(&self, trust: &TlsTrust) -> Result<Option<(Arc<ClientConfig>, ServerName<'static>)>, LinkError> {
+    pub(crate) fn tls(
+        &self,
+        trust: &TlsTrust,
+    ) -> Result<Option<(Arc<ClientConfig>, ServerName<'static>)>, LinkError> {
         let fail = |problem: String| LinkError::Tls { host: self.authority.clone(), problem };
         let Some(roots) = trust.roots().map_err(fail)? else { return Ok(None) };
         let name = ServerName::try_from(self.host.clone())
@@ -189,8 +192,8 @@ impl Target {
     }
 }
 
-async fn dial_tcp(target: &Target, options: &LinkOptions) -> Result<TcpStream, LinkError> {
-    let stream = socket::connect((target.host.as_str(), target.port), &options.congestion).await;
+pub(crate) async fn dial_tcp(target: &Target, congestion: &Congestion) -> Result<TcpStream, LinkError> {
+    let stream = socket::connect((target.host.as_str(), target.port), congestion).await;
     stream.map_err(|error| LinkError::Connect {
         address: format!("{}:{}", target.host, target.port),
         error: Arc::new(error),

@@ -121,11 +121,7 @@ async fn handshake<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let (state, hello) = HolderHandshake::start(ticket, key, purpose, features, fresh_nonce()?, unix_now())
-        .map_err(LinkError::RefusedPeer)?;
-    opening.send(Kind::Hello, hello).await?;
-    let challenge = opening.expect(Kind::Challenge, "a challenge").await?;
-    let (admission, proof) = state.challenge(&challenge.bytes, key).map_err(LinkError::RefusedPeer)?;
+    let (admission, proof) = greet(opening, ticket, key, purpose, features).await?;
     opening.send(Kind::Proof, proof).await?;
     let welcome = opening.expect(Kind::Welcome, "a welcome").await?;
     match decoded(Kind::Welcome, Welcome::decode(&welcome.bytes))? {
@@ -135,6 +131,24 @@ where
             expected: "a welcome to the hub",
         }),
     }
+}
+
+/// Hello and challenge: the hub has proved its key, and has no proof of this side's yet, so it admitted nobody.
+pub(crate) async fn greet<S>(
+    opening: &mut Opening<S>,
+    ticket: &Ticket,
+    key: &SecretKey,
+    purpose: Purpose,
+    features: Features,
+) -> Result<(Admission, Vec<u8>), LinkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (state, hello) = HolderHandshake::start(ticket, key, purpose, features, fresh_nonce()?, unix_now())
+        .map_err(LinkError::RefusedPeer)?;
+    opening.send(Kind::Hello, hello).await?;
+    let challenge = opening.expect(Kind::Challenge, "a challenge").await?;
+    state.challenge(&challenge.bytes, key).map_err(LinkError::RefusedPeer)
 }
 
 fn on_hub_stream(

@@ -12,6 +12,7 @@
 
 mod backoff;
 mod dial;
+pub mod doctor;
 mod error;
 mod holder;
 mod hub;

@@ -16,11 +16,38 @@ use crate::options::websocket_config;
 
 /// Asks for the upgrade and gives the open WebSocket. The ticket travels in the header, never in the address.
 pub(crate) async fn upgrade<S>(
-    mut stream: S,
+    stream: S,
     host: &str,
     path: &str,
     ticket: &str,
 ) -> Result<WebSocketStream<S>, LinkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut answer = ask(stream, host, path, ticket).await?;
+    if answer.head.status != SWITCHING_PROTOCOLS {
+        let body = answer.body().await;
+        return Err(refused(host, &answer.head, &body));
+    }
+    if !answer.key_fits() || answer.head.protocol.as_deref() != Some(SUBPROTOCOL) {
+        return Err(LinkError::Unexpected {
+            found: "an upgrade that does not fit the request".to_owned(),
+            expected: "an upgrade to kvasir.v1",
+        });
+    }
+    Ok(answer.open().await)
+}
+
+/// The status of an answer that is an upgrade.
+pub(crate) const SWITCHING_PROTOCOLS: u16 = 101;
+
+/// Sends the request and reads the head of the answer, whatever it says.
+pub(crate) async fn ask<S>(
+    mut stream: S,
+    host: &str,
+    path: &str,
+    ticket: &str,
+) -> Result<Answer<S>, LinkError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -34,19 +61,34 @@ where
     stream.write_all(request.as_bytes()).await.map_err(lost)?;
     stream.flush().await.map_err(lost)?;
     let (head, rest) = read_head(&mut stream, host).await?;
-    if head.status == 101 {
-        let accepted = head.accept.as_deref() == Some(derive_accept_key(key.as_bytes()).as_str());
-        if !accepted || head.protocol.as_deref() != Some(SUBPROTOCOL) {
-            return Err(LinkError::Unexpected {
-                found: "an upgrade that does not fit the request".to_owned(),
-                expected: "an upgrade to kvasir.v1",
-            });
-        }
-        let config = Some(websocket_config());
-        return Ok(WebSocketStream::from_partially_read(stream, rest, Role::Client, config).await);
+    Ok(Answer { head, stream, rest, key })
+}
+
+/// What came back for the request: the head, and a stream that stands behind it.
+pub(crate) struct Answer<S> {
+    pub(crate) head: Head,
+    stream: S,
+    /// Bytes that came along with the head.
+    rest: Vec<u8>,
+    key: String,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Answer<S> {
+    /// Whether the answer was made for the key of this request (RFC 6455, section 4.1).
+    pub(crate) fn key_fits(&self) -> bool {
+        self.head.accept.as_deref() == Some(derive_accept_key(self.key.as_bytes()).as_str())
     }
-    let body = read_body(&mut stream, rest, head.length).await;
-    Err(refused(host, &head, &body))
+
+    /// The WebSocket behind an answer that is an upgrade.
+    pub(crate) async fn open(self) -> WebSocketStream<S> {
+        let config = Some(websocket_config());
+        WebSocketStream::from_partially_read(self.stream, self.rest, Role::Client, config).await
+    }
+
+    /// The beginning of the body of an answer that is none.
+    pub(crate) async fn body(&mut self) -> Vec<u8> {
+        read_body(&mut self.stream, std::mem::take(&mut self.rest), self.head.length).await
+    }
 }
 
 /// Bytes of the head of the answer.
@@ -58,12 +100,17 @@ const MAX_BODY_BYTES: usize = 8 * 1024;
 /// Time for the rest of that body.
 const BODY_DEADLINE: Duration = Duration::from_secs(2);
 
-struct Head {
-    status: u16,
-    accept: Option<String>,
-    protocol: Option<String>,
-    length: Option<usize>,
-    retry_after: Option<u32>,
+/// What is read of the head of an answer. Texts are as they came: mask them before they are shown.
+#[derive(Debug, Default)]
+pub(crate) struct Head {
+    pub(crate) status: u16,
+    pub(crate) accept: Option<String>,
+    pub(crate) protocol: Option<String>,
+    pub(crate) length: Option<usize>,
+    pub(crate) retry_after: Option<u32>,
+    pub(crate) date: Option<String>,
+    pub(crate) server: Option<String>,
+    pub(crate) location: Option<String>,
 }
 
 async fn read_head<S: AsyncRead + Unpin>(stream: &mut S, host: &str) -> Result<(Head, Vec<u8>), LinkError> {
@@ -102,6 +149,9 @@ fn parse_head(bytes: &[u8], host: &str) -> Result<Option<(Head, usize)>, LinkErr
         protocol: value("sec-websocket-protocol"),
         length: value("content-length").and_then(|length| length.parse().ok()),
         retry_after: value("retry-after").and_then(|seconds| seconds.parse().ok()),
+        date: value("date"),
+        server: value("server"),
+        location: value("location"),
     };
     Ok(Some((head, end)))
 }
@@ -129,10 +179,10 @@ async fn read_body<S: AsyncRead + Unpin>(
 
 /// A refusal's body.
 #[derive(Deserialize)]
-struct RefusalBody {
-    code: String,
-    message: String,
-    what_to_do: String,
+pub(crate) struct RefusalBody {
+    pub(crate) code: String,
+    pub(crate) message: String,
+    pub(crate) what_to_do: String,
 }
 
 fn refused(host: &str, head: &Head, body: &[u8]) -> LinkError {

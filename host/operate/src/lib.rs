@@ -10,6 +10,7 @@ pub mod bench;
 pub mod choices;
 pub mod delay;
 pub mod demo;
+pub mod doctor;
 pub mod files;
 pub mod inspect;
 pub mod key_file;

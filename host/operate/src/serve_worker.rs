@@ -147,7 +147,7 @@ fn with_remedy(error: WorkerError) -> anyhow::Error {
 }
 
 /// A ticket sent in clear could be read on the way, so `ws://` is for this machine alone unless danger is asked for.
-fn refuse_plain_text(gateway: &str, allowed: bool) -> Result<()> {
+pub(crate) fn refuse_plain_text(gateway: &str, allowed: bool) -> Result<()> {
     let Some(rest) = gateway.strip_prefix("ws://") else { return Ok(()) };
     let host = rest.split(['/', '?']).next().unwrap_or_default();
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host).trim_matches(['[', ']']);

@@ -29,4 +29,5 @@ pub use options::{
     WorkerError, WorkerOptions,
 };
 pub use switch::PluginSwitch;
-pub use worker::{Stop, Worker, stop};
+pub use version::offer;
+pub use worker::{Stop, Worker, stop, tls_trust};

@@ -82,9 +82,7 @@ impl Version {
             }
             offer.plugins.push(digest);
             runners.insert(digest, Arc::new(runner));
-            let known = (0..=HIGHEST_FORMAT).filter_map(Format::from_number);
-            let takes = |format: &Format| plugin.manifest().formats.iter().any(|name| name == format.name());
-            offer.formats.extend(known.filter(takes).map(Format::number));
+            offer.formats.extend(formats(plugin));
         }
         offer.class = class.unwrap_or(offer.class);
         offer.formats.sort_unstable();
@@ -96,6 +94,19 @@ impl Version {
     pub(crate) fn plugin(&self) -> PluginDigest {
         self.offer.plugins.first().copied().unwrap_or(PluginDigest([0; 32]))
     }
+}
+
+/// What a worker with this one plugin announces; nothing of it is proven here.
+pub fn offer(plugin: &VerifiedPlugin, class: Class, memory_bytes: u64) -> WorkerOffer {
+    let plugins = vec![PluginDigest(plugin.digest().0)];
+    WorkerOffer { plugins, formats: formats(plugin).collect(), memory_bytes, class }
+}
+
+/// GGUF type numbers of the formats that a plugin's manifest names, ascending.
+fn formats(plugin: &VerifiedPlugin) -> impl Iterator<Item = u32> {
+    let known = (0..=HIGHEST_FORMAT).filter_map(Format::from_number);
+    let takes = |format: &Format| plugin.manifest().formats.iter().any(|name| name == format.name());
+    known.filter(takes).map(Format::number)
 }
 
 /// The isolation, with a bound on the memory of each process where none is set: the experts of the store in a layout of the

@@ -53,7 +53,7 @@ impl Worker {
         let wallet = options.ticket.claims().wallet.ok_or_else(|| {
             WorkerError::Options("the ticket names no wallet: it is not a worker's".to_owned())
         })?;
-        let trust = trust(&options)?;
+        let trust = tls_trust(&options.gateway, options.certificate_authority.as_deref())?;
         let system = |what| move |error: io::Error| WorkerError::System { what, reason: error.to_string() };
         let bench = Arc::new(Workbench::new(options.threads).map_err(system("threads"))?);
 
@@ -78,11 +78,15 @@ impl Worker {
     }
 }
 
-fn trust(options: &WorkerOptions) -> Result<TlsTrust, WorkerError> {
-    if options.gateway.starts_with("ws://") {
+/// Whom a worker believes at `gateway`, given a file of certificate authorities or none.
+///
+/// # Errors
+/// Where the file cannot be used.
+pub fn tls_trust(gateway: &str, certificate_authority: Option<&Path>) -> Result<TlsTrust, WorkerError> {
+    if gateway.starts_with("ws://") {
         return Ok(TlsTrust::PlainText);
     }
-    let Some(path) = &options.certificate_authority else { return Ok(TlsTrust::WebRoots) };
+    let Some(path) = certificate_authority else { return Ok(TlsTrust::WebRoots) };
     let unusable = |problem: String| {
         WorkerError::Options(format!("the certificate file {} cannot be used: {problem}", path.display()))
     };

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 mod dialling;
+mod doctor;
 mod ends;
 mod flow;
 mod parties;
