@@ -150,8 +150,9 @@ impl Witness {
         if seen.is_none_or(|seen| seen.size != *size) {
             durable.remove(&signed.checkpoint().origin);
         }
-        self.list(&signed.checkpoint().origin)?;
         self.record(&signed, &mut durable)?;
+        // After the record: a log that is listed and has none is never cosigned again.
+        self.list(&signed.checkpoint().origin)?;
         Ok(cosign(signed.note().text(), &self.name, &self.key, now).to_string())
     }
 

@@ -69,7 +69,7 @@ impl Served {
         Answer {
             status: response.status().as_u16(),
             headers,
-            body: response.body_mut().read_to_string().unwrap(),
+            body: String::from_utf8_lossy(&response.body_mut().read_to_vec().unwrap()).into_owned(),
         }
     }
 

@@ -141,12 +141,14 @@ fn a_flipped_bit_of_the_file_is_found_or_changes_nothing_that_is_told() {
     Connection::open(&path).unwrap().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     let good = verify(&network, &path, &network.keys()).unwrap();
     let bytes = std::fs::read(&path).unwrap();
+    // Most of a small ledger's pages is empty; what is not zero is in use, or was.
+    let used: Vec<usize> = (0..bytes.len()).filter(|place| bytes[*place] != 0).collect();
     let mut found = 0;
     for nth in 0..200 {
         let copy = tempfile::tempdir().unwrap();
         let path = copy.path().join("ledger.db");
         let mut damaged = bytes.clone();
-        damaged[nth * bytes.len() / 200 + nth] ^= 1 << (nth % 8);
+        damaged[used[nth * used.len() / 200]] ^= 1 << (nth % 8);
         std::fs::write(&path, damaged).unwrap();
         let told = Store::open(&path, &network.name, network.keys())
             .map(drop)
@@ -161,8 +163,7 @@ fn a_flipped_bit_of_the_file_is_found_or_changes_nothing_that_is_told() {
             Err(_) => found += 1,
         }
     }
-    // Most of a small ledger's pages is empty.
-    assert!(found >= 10, "{found} of 200 found");
+    assert!(found >= 50, "{found} of 200 found");
 }
 
 #[test]
