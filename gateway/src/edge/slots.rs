@@ -81,16 +81,13 @@ impl Gate {
         Arc::new(Gate { limits, counts: Mutex::default() })
     }
 
-    /// Takes a place for a connection that has shown nothing yet. Where a cap on such connections is met, or all
-    /// connections are taken, the oldest of them of the address that has most makes room; it learns it by
-    /// [`Slot::evicted`].
+    /// Takes a place for a connection that has shown nothing yet. Where a cap on such connections is met, the oldest of them of the
+    /// address that has most makes room; it learns it by [`Slot::evicted`].
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Slot {
         let address = counted_address(address);
         let mut counts = self.lock();
         let here = counts.by_address.get(&address).copied().unwrap_or_default();
-        if counts.all.unauthenticated >= self.limits.unauthenticated
-            || counts.all.connections >= self.limits.connections
-        {
+        if counts.all.unauthenticated >= self.limits.unauthenticated {
             counts.evict(None);
         } else if here.unauthenticated >= self.limits.unauthenticated_per_address {
             counts.evict(Some(address));

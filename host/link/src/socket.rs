@@ -20,7 +20,7 @@ pub const CONGESTION_VARIABLE: &str = "KVASIR_TCP_CONGESTION";
 /// Bytes that the kernel may hold unsent. It wakes the writer at half of it; more would be out of the scheduler's hands.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const NOT_SENT_LOW_WATER_BYTES: u32 = 32 * 1024;
-/// Sent bytes that nobody acknowledges for so long end the connection: the path is dead, and another try is cheap.
+/// Sent bytes that nobody acknowledges, or bytes that nobody takes, for so long end the connection: another try is cheap.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const USER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Silence after which the kernel asks whether the other side is there. Links ping by themselves and earlier; this is for
@@ -87,7 +87,9 @@ pub async fn connect(target: impl ToSocketAddrs, congestion: &Congestion) -> io:
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     let addresses: Vec<_> = lookup_host(target).await?.collect();
     for address in addresses {
-        match socket_for(address, congestion)?.connect(address).await {
+        // A family of addresses that this system does not have is no reason to leave out the others.
+        let attempt = async { socket_for(address, congestion)?.connect(address).await };
+        match attempt.await {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }

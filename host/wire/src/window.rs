@@ -22,6 +22,8 @@ pub const QUEUE_LIMIT: Duration = Duration::from_millis(5);
 pub const PING_INTERVAL: Duration = Duration::from_millis(20);
 /// Pings that may be unanswered at one time.
 const MAX_PINGS: usize = 16;
+/// A ping without an answer for so long never gets one: the other side drops answers that it cannot send.
+const LOST_AFTER: Duration = Duration::from_secs(10);
 /// The window is used in whole frames: one may always be missing.
 const FRAME_BYTES: u64 = (HEADER_BYTES + MAX_BULK_PAYLOAD_BYTES) as u64;
 /// Least time over which a rate is measured: 15 chunks at 20 Mbit/s.
@@ -90,7 +92,10 @@ impl BulkWindow {
     }
 
     /// Whether a ping should be sent now; asked when bulk was taken.
-    pub fn ping_due(&self, now: Duration) -> bool {
+    pub fn ping_due(&mut self, now: Duration) -> bool {
+        while self.pings.front().is_some_and(|ping| now.saturating_sub(ping.sent) > LOST_AFTER) {
+            self.pings.pop_front();
+        }
         self.pings.len() < MAX_PINGS
             && self.last_ping.is_none_or(|last| now.saturating_sub(last) >= PING_INTERVAL)
     }
