@@ -4,7 +4,7 @@
 //! The clock is compared with one that nobody sets, and that also counts while the machine sleeps. At the start there is nothing
 //! to compare with but the latest entry, and a ledger may have been idle for long.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvasir_wire::limits::CLOCK_SKEW_SECONDS;
@@ -22,7 +22,13 @@ pub fn steady_clock() -> SteadyClock {
     if since_boot().is_none() {
         return Arc::new(move || begun.elapsed());
     }
-    Arc::new(|| since_boot().unwrap_or_default())
+    let latest = Mutex::new(Duration::ZERO);
+    Arc::new(move || {
+        let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
+        // A read that fails stands still: zero would make all that passed since the boot look like time that has just passed.
+        *latest = since_boot().map_or(*latest, |now| now.max(*latest));
+        *latest
+    })
 }
 
 fn since_boot() -> Option<Duration> {

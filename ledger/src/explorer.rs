@@ -27,6 +27,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use kvasir_wire::note::NetworkName;
+use tokio::sync::Semaphore;
 use tracing::warn;
 
 use crate::refusal::LedgerError;
@@ -49,6 +50,8 @@ pub(crate) struct Explorer(Arc<Inner>);
 
 struct Inner {
     readers: Arc<Readers>,
+    /// Pages are made one at a time: whoever hangs up before its turn has cost nothing, and no question to the API waits for one.
+    turns: Arc<Semaphore>,
     /// Where the ledger's file lies, and the index beside it.
     folder: PathBuf,
     /// The log that this process publishes, where it does.
@@ -82,7 +85,15 @@ impl Explorer {
         network: NetworkName,
         clock: Clock,
     ) -> Self {
-        Self(Arc::new(Inner { readers, folder, log, network, clock, index: Mutex::default() }))
+        Self(Arc::new(Inner {
+            readers,
+            turns: Arc::new(Semaphore::new(1)),
+            folder,
+            log,
+            network,
+            clock,
+            index: Mutex::default(),
+        }))
     }
 
     /// The paths of all pages.
@@ -115,7 +126,8 @@ impl Explorer {
         make: impl FnOnce(&View<'_>) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         let explorer = self.clone();
-        let turn = explorer.0.readers.turn().await?;
+        let turn = Arc::clone(&explorer.0.turns).acquire_owned().await;
+        let turn = turn.map_err(|_| LedgerError::Busy("the pages have ended"))?;
         let made = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             explorer.make(make)

@@ -199,7 +199,10 @@ impl Publisher {
             self.cosigned.iter_mut().for_each(|line| *line = None);
             self.cosigned_head = Some(signed.clone());
         }
-        self.ask(&signed)?;
+        self.ask(&signed, false)?;
+        if self.cosigned.iter().flatten().count() < self.files.quorum {
+            self.ask(&signed, true)?;
+        }
         if !self.put(&signed)? {
             let cosigned = self.cosigned.iter().flatten().count();
             let reason = format!(
@@ -222,22 +225,26 @@ impl Publisher {
 
     /// Asks every witness whose cosignature is missing, all at once. One that does not answer soon keeps no head from readers that the
     /// quorum has cosigned.
-    fn ask(&mut self, signed: &SignedCheckpoint) -> Result<(), LedgerError> {
+    /// One that let its time pass before is left alone for a while, unless `paused_too`.
+    fn ask(&mut self, signed: &SignedCheckpoint, paused_too: bool) -> Result<(), LedgerError> {
         let source = FolderSource(self.files.folder.clone());
         let witnesses = self.files.witnesses.clone();
-        let missing =
-            (0..witnesses.len()).filter(|place| self.cosigned[*place].is_none() && self.is_due(*place));
+        let missing = (0..witnesses.len())
+            .filter(|place| self.cosigned[*place].is_none() && (paused_too || self.is_due(*place)));
         let missing: Vec<usize> = missing.collect();
         let size = signed.checkpoint().size;
         std::thread::scope(|scope| {
             let (answer, answers) = mpsc::channel();
             for place in missing {
                 let (answer, source, witness) = (answer.clone(), &source, &witnesses[place]);
-                scope.spawn(move || {
+                let task = move || {
                     // It fails only where nobody waits any more.
                     let _ =
                         answer.send((place, client::ask(&witness.url, &witness.key, signed, source, size)));
-                });
+                };
+                if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, task) {
+                    warn!(witness = %witness.key.name(), %error, "cannot be asked now; asked again");
+                }
             }
             drop(answer);
             let mut grace = Some(Instant::now() + GRACE);

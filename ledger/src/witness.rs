@@ -35,15 +35,22 @@ const LOGS: &str = "logs";
 /// Longest such file that is read.
 const MAX_LOGS_BYTES: u64 = 16 * 1024 * 1024;
 
+/// The logs of which this process has the record, and the line in the list, on the disk: a name in a folder may be there and yet be
+/// lost with the power, where syncing the folder failed or a process ended before it.
+#[derive(Default)]
+struct Durable {
+    recorded: HashSet<KeyName>,
+    listed: HashSet<KeyName>,
+}
+
 /// A witness with its key, the logs that it knows and what it saw of them. At most one lives for a folder.
 pub struct Witness {
     name: KeyName,
     key: SecretKey,
     logs: HashMap<KeyName, Vec<Verifier>>,
     folder: PathBuf,
-    /// Held from the check to the record. The logs whose record this process has on the disk: a name in a folder may be there
-    /// and yet be lost with the power, where syncing the folder failed or a process ended before it.
-    durable: Mutex<HashSet<KeyName>>,
+    /// Held from the check to the record.
+    durable: Mutex<Durable>,
     /// Keeps other processes away; the system gives it back when this one ends, however that ends.
     _lock: File,
 }
@@ -148,11 +155,11 @@ impl Witness {
         }
         check_extends(seen.as_ref(), request.proof, *size, root).map_err(WitnessError::Inconsistent)?;
         if seen.is_none_or(|seen| seen.size != *size) {
-            durable.remove(&signed.checkpoint().origin);
+            durable.recorded.remove(&signed.checkpoint().origin);
         }
         self.record(&signed, &mut durable)?;
         // After the record: a log that is listed and has none is never cosigned again.
-        self.list(&signed.checkpoint().origin)?;
+        self.list(&signed.checkpoint().origin, &mut durable)?;
         Ok(cosign(signed.note().text(), &self.name, &self.key, now).to_string())
     }
 
@@ -204,28 +211,32 @@ impl Witness {
 
     /// Has this head on the disk before it is cosigned. It is written anew where that is not certain: an error of the disk is
     /// told once, and syncing again would hide it.
-    fn record(&self, signed: &SignedCheckpoint, durable: &mut HashSet<KeyName>) -> Result<(), WitnessError> {
+    fn record(&self, signed: &SignedCheckpoint, durable: &mut Durable) -> Result<(), WitnessError> {
         let origin = &signed.checkpoint().origin;
-        if durable.contains(origin) {
+        if durable.recorded.contains(origin) {
             return Ok(());
         }
         let path = self.path(origin);
         write_whole(&path, signed.note().to_string().as_bytes(), Existing::Replace, Readers::Anyone)
             .map_err(|source| WitnessError::State { path, source })?;
-        durable.insert(origin.clone());
+        durable.recorded.insert(origin.clone());
         Ok(())
     }
 
-    /// Has the log among those that were cosigned, on the disk.
-    fn list(&self, origin: &KeyName) -> Result<(), WitnessError> {
-        let mut listed = self.listed()?;
-        if listed.iter().any(|listed| listed == origin.as_str()) {
+    /// Has the log among those that were cosigned, on the disk; as [`Witness::record`].
+    fn list(&self, origin: &KeyName, durable: &mut Durable) -> Result<(), WitnessError> {
+        if durable.listed.contains(origin) {
             return Ok(());
         }
-        listed.push(origin.to_string());
+        let mut listed = self.listed()?;
+        if listed.iter().all(|listed| listed != origin.as_str()) {
+            listed.push(origin.to_string());
+        }
         let (path, text) = (self.folder.join(LOGS), listed.join("\n") + "\n");
         write_whole(&path, text.as_bytes(), Existing::Replace, Readers::Anyone)
-            .map_err(|source| WitnessError::State { path, source })
+            .map_err(|source| WitnessError::State { path, source })?;
+        durable.listed.insert(origin.clone());
+        Ok(())
     }
 
     fn listed(&self) -> Result<Vec<String>, WitnessError> {

@@ -383,6 +383,9 @@ fn a_file_of_the_log_that_cannot_be_read_is_not_said_to_be_missing() {
     let partial = std::fs::read_dir(&entries).unwrap().next().unwrap().unwrap().file_name();
     let path = format!("/tile/entries/000.p/{}", partial.to_str().unwrap());
     assert_eq!(served.get(&path).status, 200);
+    for folder in ["/tile/0", "/tile/entries", "/tile/entries/000.p", "/tile/entries/000.p/"] {
+        assert_eq!(served.get(folder).status, 404, "{folder}");
+    }
     // A folder in its place cannot be read by anybody, root included.
     std::fs::remove_file(entries.join(&partial)).unwrap();
     assert_eq!(served.get(&path).status, 404);

@@ -108,7 +108,7 @@ fn a_reader_that_takes_nothing_loses_its_connection_and_another_reads_on() {
     let session = "aa".repeat(32);
     fs::create_dir_all(probes.join(&session)).unwrap();
     fs::write(probes.join(&session).join("1.probes"), vec![7; LENGTH]).unwrap();
-    let limits = ServeLimits { request_time: Duration::from_millis(200), ..ServeLimits::default() };
+    let limits = ServeLimits { request_time: Duration::from_secs(1), ..ServeLimits::default() };
     let served = Served::start_within(limits, folder.path(), &probes);
     let path = format!("/probes/{session}/1.probes");
     let mut stalled = std::net::TcpStream::connect(served.url.strip_prefix("http://").unwrap()).unwrap();
@@ -118,7 +118,7 @@ fn a_reader_that_takes_nothing_loses_its_connection_and_another_reads_on() {
     assert_eq!(&beginning, b"HTTP/1.1 200");
     assert_eq!(served.get(&path).1.len(), LENGTH);
     // The ledger's end is closed once nothing was taken for long enough; until then what it wrote waits to be read.
-    std::thread::sleep(5 * limits.request_time);
+    std::thread::sleep(3 * limits.request_time);
     let mut rest = Vec::new();
     let _ = stalled.read_to_end(&mut rest);
     assert!(rest.len() < LENGTH, "{} bytes came", rest.len());

@@ -121,6 +121,7 @@ fn every_change_is_found_and_its_index_named() {
         ("UPDATE grants SET payer = zeroblob(32)", Some(2)),
         ("UPDATE delegations SET ends = ends + 1", Some(1)),
         ("UPDATE conflicts SET note = (SELECT note FROM entries WHERE number = 5)", Some(4)),
+        ("UPDATE conflicts SET note = note; DROP TABLE conflicts", None),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let path = ledger(&network, folder.path());

@@ -25,7 +25,13 @@ impl Gate {
             space.check()?;
         }
         if let Some(key) = &self.undeclared {
-            let new = store.declare_keys(key, clock)?;
+            let new = store.declare_keys(key, clock).map_err(|error| match error {
+                // It is no verdict on the notes that wait behind it.
+                LedgerError::Refused(_) => {
+                    LedgerError::Busy("the keys of the settings cannot be written down now")
+                }
+                error => error,
+            })?;
             info!(new, "keys written down");
             self.undeclared = None;
         }

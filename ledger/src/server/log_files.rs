@@ -41,7 +41,10 @@ pub(super) async fn tile(State(service): State<Service>, Path(rest): Path<String
                     .all(|byte| byte.is_ascii_digit()))
     };
     // Digits, groups and widths only: no path of this kind leads out of the folder.
-    let found = if rest.len() <= MAX_TILE_PATH && rest.split('/').all(known) {
+    // The last part of a file's path is a number; `entries`, `x001` and `000.p` are folders.
+    let is_file =
+        rest.rsplit_once('/').is_some_and(|(_, last)| last.bytes().all(|byte| byte.is_ascii_digit()));
+    let found = if is_file && rest.len() <= MAX_TILE_PATH && rest.split('/').all(known) {
         read(service, format!("tile/{rest}"), MAX_BUNDLE_BYTES).await
     } else {
         Ok(None)

@@ -110,6 +110,23 @@ impl Store {
         keys: &Keys,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<VerifyReport, VerifyError> {
+        match Self::verified(connection, path, network, keys, progress) {
+            // A question that fails since a table is not the ledger's says something about the file.
+            Err(VerifyError::Ledger(error)) => Err(match super::file::difference(connection, network) {
+                Ok(Some(difference)) => VerifyError::File(difference),
+                _ => VerifyError::Ledger(error),
+            }),
+            verdict => verdict,
+        }
+    }
+
+    fn verified(
+        connection: &Connection,
+        path: &Path,
+        network: &NetworkName,
+        keys: &Keys,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<VerifyReport, VerifyError> {
         let failed = at(path);
         let file = connection.unchecked_transaction().map_err(&failed)?;
         check_file(&file).map_err(&failed)??;

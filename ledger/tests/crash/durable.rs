@@ -92,7 +92,7 @@ fn a_witness_cosigns_no_head_whose_record_may_be_lost() {
     // A process that starts does not know how the one before it ended.
     let (_traced, url) = start(None);
     assert_eq!(post(&url, &request(1)), 200);
-    assert_eq!(syncs(&list, &witness), 2);
+    assert_eq!(syncs(&list, &witness), 4);
 }
 
 #[test]
