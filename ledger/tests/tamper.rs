@@ -415,6 +415,29 @@ fn a_source_that_shows_another_tile_at_the_second_look_convinces_nobody() {
 }
 
 #[test]
+fn a_source_that_fails_at_the_second_look_hides_no_entry_that_is_wrong() {
+    struct Failing(Files, std::sync::atomic::AtomicUsize);
+    impl LogSource for Failing {
+        fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, SourceError> {
+            if path == "tile/0/001" && self.1.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 0 {
+                return Err(SourceError::File {
+                    place: path.into(),
+                    source: std::io::Error::other("not now"),
+                });
+            }
+            self.0.read(path, limit)
+        }
+    }
+    let mut scene = Scene::new();
+    scene.append(scene.penalty(leaf_hash(&scene.entries[MIDDLE])));
+    scene.entries.push(b"no note\n".to_vec());
+    let wrong = scene.entries.len() as u64 - 1;
+    let source = Failing(published(&scene.entries), Default::default());
+    let error = audit(&source, &options(), &mut |_, _| {}).unwrap_err();
+    assert_eq!((error.index(), error.is_fault()), (Some(wrong), true), "{error}");
+}
+
+#[test]
 fn faults_of_a_dishonest_log_are_named_by_their_entry() {
     type Fault = (&'static str, fn(&mut Scene) -> u64, &'static str);
     let faults: Vec<Fault> = vec![
