@@ -177,11 +177,9 @@ fn an_honest_session_is_well_and_a_cheat_is_named_and_stated() {
     write_key(&place.path("worker.key"), &SecretKey::from_seed([12; 32]));
     let output = place.audit(&[&all[..], &["--sign-key", "worker.key", "--statements", "found"]].concat());
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        text(&output.stderr).contains("the auditor is a party of the session"),
-        "{}",
-        text(&output.stderr)
-    );
+    // It ends no audit: everything drawn is judged and told.
+    let told = text(&output.stdout);
+    assert!(told.contains("the auditor is a party of the session"), "{told}");
 }
 
 #[test]
@@ -275,7 +273,12 @@ fn what_could_not_be_read_is_no_finding_and_a_file_that_a_signed_head_demands_is
     std::fs::rename(&bundle, place.path("bundle")).unwrap();
     assert_eq!(finding("the log has no tile/entries/000"), 0);
     std::fs::rename(place.path("bundle"), &bundle).unwrap();
+    let head = std::fs::read_to_string(place.path("log/checkpoint")).unwrap();
     std::fs::write(place.path("log/checkpoint"), "no head\n").unwrap();
+    unread(&["log"], "there is no head of this log");
+    // In the log's name, and not as its key signed it.
+    let size = head.lines().nth(1).unwrap();
+    std::fs::write(place.path("log/checkpoint"), head.replacen(size, &format!("{size}0"), 1)).unwrap();
     assert_eq!(finding("not believed"), Value::Null);
 }
 
