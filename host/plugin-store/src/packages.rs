@@ -59,11 +59,13 @@ impl Store {
                 return Err(StoreError::Full { path: self.places.packages(), limit: MAX_PACKAGES });
             }
             None => {}
-            // Whoever signed is no part of the digest: the same plugin with fewer signatures that count takes nobody's place.
+            // Whoever signed is no part of the digest: the same plugin with fewer signatures that count takes nobody's place, and
+            // one with as many of other keys does.
             Some(there) => match kvasir_plugin::verify(&there, trust.publishers(), now) {
                 Ok(kept)
                     if kept.digest() == plugin.digest()
-                        && kept.publishers().len() >= plugin.publishers().len() =>
+                        && (kept.publishers().len() > plugin.publishers().len()
+                            || kept.publishers() == plugin.publishers()) =>
                 {
                     return Ok(Installed { plugin: kept, already: true });
                 }
