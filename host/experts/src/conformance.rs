@@ -12,8 +12,8 @@ use kvasir_sandbox::{CompiledKernel, Engine, Fault, KernelLimits, SandboxError};
 use crate::evaluator::{Evaluator, EvaluatorError, Handle, Instance, Isolation};
 use crate::lane::shape;
 
-/// Longest time for all golden vectors of a plugin together. The bundled kernel takes a second and less; each call has a deadline of its
-/// own beside this, and there may be thousands of calls.
+/// Longest time for all golden vectors of a plugin together: each call has a deadline of its own beside this, and there may be thousands
+/// of calls.
 pub const PROOF_TIME: Duration = Duration::from_secs(120);
 
 /// What was proven.
