@@ -146,6 +146,8 @@ impl Restore {
         if store.symlink_metadata().is_err() {
             copy(&open_for_reading(&self.backup, &settings.network)?, &store)?;
         } else {
+            // Verifying only reads, and what a try cut off within a transaction must be rolled back first.
+            drop(Store::open(&store, &settings.network, settings.keys.clone())?);
             verify(&store, &settings)?;
         }
         let mut restored = Store::open(&store, &settings.network, settings.keys.clone())?;
