@@ -5,7 +5,7 @@
 
 use std::{
     net::SocketAddr,
-    num::NonZeroUsize,
+    num::{NonZeroU32, NonZeroUsize},
     path::{Path, PathBuf},
 };
 
@@ -88,6 +88,10 @@ pub struct EdgeTable {
     pub max_unauthenticated: Option<NonZeroUsize>,
     /// Most connections of one address.
     pub max_per_address: Option<NonZeroUsize>,
+    /// Most connections a second, for long.
+    pub max_accepts_per_second: Option<NonZeroU32>,
+    /// Address of the operations listener; off without one.
+    pub operations: Option<SocketAddr>,
 }
 
 /// Table `[hub]`.
@@ -108,6 +112,10 @@ pub struct HubTable {
     pub spool: Option<PathBuf>,
     /// Most connections.
     pub max_connections: Option<NonZeroUsize>,
+    /// Most connections a second, for long.
+    pub max_accepts_per_second: Option<NonZeroU32>,
+    /// Address of the operations listener; off without one.
+    pub operations: Option<SocketAddr>,
 }
 
 /// Table `[settle]`.

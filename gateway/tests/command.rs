@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write as _},
+    net::TcpStream,
     path::Path,
     process::{Command, Output, Stdio},
 };
@@ -24,6 +25,14 @@ fn gateway(folder: &Path, arguments: &[&str]) -> Command {
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     gateway(folder, arguments).output().unwrap()
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: hub\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 fn secret(folder: &Path, name: &str, seed: u8) -> SecretKey {
@@ -136,6 +145,7 @@ fn a_hub_reads_its_file_says_where_it_listens_and_ends_on_sigterm() {
 
     let mut hub = gateway(folder, &["--json", "hub"])
         .env("KVASIR_GATEWAY_LEDGER", "http://127.0.0.1:1")
+        .env("KVASIR_GATEWAY_OPERATIONS", "127.0.0.1:0")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -146,6 +156,10 @@ fn a_hub_reads_its_file_says_where_it_listens_and_ends_on_sigterm() {
     let report: serde_json::Value = serde_json::from_str(&line).unwrap();
     let address: std::net::SocketAddr = report["listening"].as_str().unwrap().parse().unwrap();
     assert_ne!(address.port(), 0);
+    let operations = report["operations"].as_str().unwrap();
+    assert!(get(operations, "/metrics").contains("kvasir_gateway_max_descriptors "));
+    assert!(get(operations, "/ready").starts_with("HTTP/1.1 503"), "it has no ledger");
+    assert!(get(operations, "/status").contains("from-the-file"));
 
     // Its port is taken now.
     let second =

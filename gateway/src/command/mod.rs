@@ -6,7 +6,13 @@
 mod once;
 mod serve;
 
-use std::{io::Write as _, net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode};
+use std::{
+    io::Write as _,
+    net::SocketAddr,
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
@@ -100,6 +106,12 @@ struct EdgeArgs {
     /// Most connections of one address [default: 256]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_PER_ADDRESS", value_name = "NUMBER")]
     max_per_address: Option<NonZeroUsize>,
+    /// Most connections a second, for long; four times as many may come at once [default: 500]
+    #[arg(long, env = "KVASIR_GATEWAY_MAX_ACCEPTS_PER_SECOND", value_name = "NUMBER")]
+    max_accepts_per_second: Option<NonZeroU32>,
+    /// Address for GET /metrics, /ready, /status and /v1/status, of this machine or the LAN; off unless given
+    #[arg(long, env = "KVASIR_GATEWAY_OPERATIONS", value_name = "ADDRESS:PORT")]
+    operations: Option<SocketAddr>,
 }
 
 #[derive(Debug, Args)]
@@ -128,6 +140,12 @@ struct HubArgs {
     /// Most connections [default: 4000]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_CONNECTIONS", value_name = "NUMBER")]
     max_connections: Option<NonZeroUsize>,
+    /// Most connections a second, for long; four times as many may come at once [default: 500]
+    #[arg(long, env = "KVASIR_GATEWAY_MAX_ACCEPTS_PER_SECOND", value_name = "NUMBER")]
+    max_accepts_per_second: Option<NonZeroU32>,
+    /// Address for GET /metrics, /ready, /status and /v1/status, of this machine or the LAN; off unless given
+    #[arg(long, env = "KVASIR_GATEWAY_OPERATIONS", value_name = "ADDRESS:PORT")]
+    operations: Option<SocketAddr>,
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use std::{
     io::{self, Write as _},
     net::SocketAddr,
-    num::NonZeroUsize,
+    num::{NonZeroU32, NonZeroUsize},
     sync::Arc,
 };
 
@@ -14,10 +14,13 @@ use tokio::runtime::Runtime;
 
 use super::{EdgeArgs, HubArgs, SettleArgs, print_line};
 use crate::{
+    accept::{ACCEPTS_PER_SECOND, AcceptLimits},
     config::{EdgeTable, HubTable, SettleTable, needed},
     credentials::{Span, read_edge_key, read_secret_key},
+    descriptors::DescriptorLimit,
     edge::{Certificates, Edge, EdgeOptions},
     hub::{HubOptions, HubServer, SessionClosed},
+    operations::{Operations, Served},
     settle::{DEFAULT_INTERVAL, Poller},
     stop::{Stop, stop_signal, switch},
 };
@@ -53,12 +56,17 @@ pub(super) fn edge(args: EdgeArgs, file: EdgeTable, json: bool) -> anyhow::Resul
     ] {
         *cap = given.map_or(*cap, NonZeroUsize::get);
     }
+    options.accept = accept_limits(args.max_accepts_per_second.or(file.max_accepts_per_second));
+    let operations = args.operations.or(file.operations);
     let edge_key = read_edge_key(&edge_key)?;
     let certificates = Certificates::load(&certificate, &key)?;
     run(async move {
         let edge = Edge::bind(options, edge_key, certificates).await?;
-        announce(edge.address(), json)?;
-        edge.run(stop_on_signal()).await;
+        let operations = bind_operations(operations)?;
+        announce(edge.address(), operations.as_ref(), json)?;
+        let stop = stop_on_signal();
+        answer(operations, edge.served(stop.clone()));
+        edge.run(stop).await;
         Ok(())
     })
 }
@@ -79,11 +87,16 @@ pub(super) fn hub(args: HubArgs, file: HubTable, json: bool) -> anyhow::Result<(
     let mut options = HubOptions::new(listen, identity, spool);
     let most = args.max_connections.or(file.max_connections);
     options.connections = most.map_or(options.connections, NonZeroUsize::get);
+    options.accept = accept_limits(args.max_accepts_per_second.or(file.max_accepts_per_second));
+    let operations = args.operations.or(file.operations);
     let ledger = Arc::new(Client::new(&ledger)?);
     run(async move {
         let hub = HubServer::bind(options, ledger, Box::new(log_session)).await?;
-        announce(hub.address(), json)?;
-        hub.run(stop_on_signal()).await;
+        let operations = bind_operations(operations)?;
+        announce(hub.address(), operations.as_ref(), json)?;
+        let stop = stop_on_signal();
+        answer(operations, hub.served(stop.clone()));
+        hub.run(stop).await;
         Ok(())
     })
 }
@@ -161,13 +174,44 @@ fn stop_on_signal() -> Stop {
     stop
 }
 
-/// The one line on standard output that says where a server listens.
-fn announce(address: SocketAddr, json: bool) -> io::Result<()> {
+/// Raises the limit on descriptors, and says what is accepted within it.
+fn accept_limits(per_second: Option<NonZeroU32>) -> AcceptLimits {
+    let limit = DescriptorLimit::raise();
+    tracing::info!(%limit, "descriptors that this process may have open");
+    AcceptLimits::per_second(per_second.unwrap_or(ACCEPTS_PER_SECOND))
+}
+
+/// Binds the operations listener, where one is wanted.
+fn bind_operations(address: Option<SocketAddr>) -> anyhow::Result<Option<Operations>> {
+    let Some(address) = address else { return Ok(None) };
+    if !is_local(address) {
+        tracing::warn!(%address, "the operations listener asks for no credentials: let no one outside reach this address");
+    }
+    Ok(Some(Operations::bind(address).context("the address of --operations")?))
+}
+
+/// Answers there until the program ends, its drain included.
+fn answer(operations: Option<Operations>, served: Arc<dyn Served>) {
+    if let Some(operations) = operations {
+        tokio::spawn(operations.run(served));
+    }
+}
+
+/// Standard output says where a server listens: one JSON object, or a line for each address.
+fn announce(address: SocketAddr, operations: Option<&Operations>, json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
+    let operations = operations.map(Operations::address);
     if json {
-        writeln!(out, "{}", serde_json::json!({"listening": address.to_string()}))?;
+        let mut report = serde_json::json!({"listening": address.to_string()});
+        if let Some(operations) = operations {
+            report["operations"] = operations.to_string().into();
+        }
+        writeln!(out, "{report}")?;
     } else {
         writeln!(out, "listening on {address}")?;
+        if let Some(operations) = operations {
+            writeln!(out, "operations on {operations}")?;
+        }
     }
     out.flush()
 }

@@ -4,6 +4,8 @@
 //! signing key and keeps no books; what it knows about a session is how many bytes went by.
 
 mod certificates;
+mod metrics;
+mod report;
 mod slots;
 mod splice;
 
@@ -26,16 +28,20 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 pub use certificates::{CertificateError, Certificates, RELOAD_INTERVAL};
+pub use report::EdgeStatus;
 pub use slots::{Cap, Gate, Slot, SlotLimits};
-pub use splice::{SpliceEnd, SpliceLimits, Spliced, splice};
+pub use splice::{SpliceEnd, SpliceLimits, SpliceMeter, Spliced, splice, splice_metered};
 
 use crate::{
+    accept::{AcceptLimits, Doorkeeper, Turned},
     http_head::{HeadError, RequestHead},
     http_refusal::HttpRefusal,
     listen::{self, ListenError},
+    operations::Served,
     stop::Stop,
     ticket_check,
 };
+use metrics::EdgeMetrics;
 
 /// From accept to the hub's first answer.
 pub const UPGRADE_DEADLINE: Duration = Duration::from_secs(10);
@@ -54,6 +60,8 @@ pub struct EdgeOptions {
     pub hub: String,
     /// The network that tickets must be for.
     pub network: String,
+    /// How fast connections are accepted, and for how many descriptors.
+    pub accept: AcceptLimits,
     /// Caps on connections.
     pub slots: SlotLimits,
     /// How long a splice may stand still.
@@ -73,6 +81,7 @@ impl EdgeOptions {
             listen,
             hub,
             network,
+            accept: AcceptLimits::default(),
             slots: SlotLimits::default(),
             splice: SpliceLimits::default(),
             congestion: Congestion::from_environment(),
@@ -97,6 +106,7 @@ struct Shared {
     edge_key: EdgeKey,
     tls: Arc<ServerConfig>,
     gate: Arc<Gate>,
+    metrics: Arc<EdgeMetrics>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -131,7 +141,7 @@ impl Edge {
             listener,
             address,
             certificates,
-            shared: Arc::new(Shared { options, edge_key, tls, gate }),
+            shared: Arc::new(Shared { options, edge_key, tls, gate, metrics: EdgeMetrics::new() }),
         })
     }
 
@@ -140,21 +150,33 @@ impl Edge {
         self.address
     }
 
+    /// What this edge tells an operator; not ready once `stop` is on.
+    pub fn served(&self, stop: Stop) -> Arc<dyn Served> {
+        Arc::new(report::EdgeReport::new(self.shared.clone(), stop))
+    }
+
     /// Serves until it is stopped, then lets sessions go on for the drain time and ends them.
     pub async fn run(self, mut stop: Stop) {
         let Edge { listener, address: _, certificates, shared } = self;
         let mut connections = JoinSet::new();
         let watcher = tokio::spawn(certificates.watch());
+        let mut doorkeeper = Doorkeeper::new(shared.options.accept);
         loop {
             tokio::select! {
                 biased;
                 () = stop.stopped() => break,
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => {
-                        let slot = shared.gate.enter(peer.ip());
-                        connections.spawn(serve(shared.clone(), stream, peer, slot));
-                    }
+                    // Answering who is closed here would cost a TLS handshake, which is what the limits are to spare.
+                    Ok((stream, peer)) => match shared.let_in(&mut doorkeeper, &stream, peer) {
+                        Ok(slot) => {
+                            connections.spawn(serve(shared.clone(), stream, peer, slot));
+                        }
+                        Err(turned) => {
+                            shared.metrics.door.refused.count(turned.name());
+                            doorkeeper.say(turned.name());
+                        }
+                    },
                     Err(error) => listen::accept_failed(&error).await,
                 },
             }
@@ -171,14 +193,30 @@ impl Edge {
     }
 }
 
+impl Shared {
+    /// A place for a connection that was just accepted, or the limit that it met.
+    fn let_in(
+        &self,
+        doorkeeper: &mut Doorkeeper,
+        stream: &TcpStream,
+        peer: SocketAddr,
+    ) -> Result<Slot, Turned> {
+        self.metrics.door.accepts.inc();
+        doorkeeper.admit(stream)?;
+        Ok(self.gate.enter(peer.ip()))
+    }
+}
+
 /// One connection, from accept to its end.
 async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut slot: Slot) {
     let started = Instant::now();
     let deadline = started + shared.options.upgrade_deadline;
+    let door = &shared.metrics.door;
     let evicted = slot.evicted();
     let upgraded = tokio::select! {
         upgraded = timeout_at(deadline, upgrade(&shared, stream, &mut slot)) => upgraded,
         () = evicted => {
+            door.handshakes.count("evicted");
             tracing::info!(%peer, "closed for a newer connection: too many have shown no ticket");
             return;
         }
@@ -186,16 +224,25 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut slo
     let (mut client, mut hub) = match upgraded {
         Ok(Ok(joined)) => joined,
         Ok(Err(failure)) => {
+            door.handshakes.count(failure.name());
+            if let NotUpgraded::Refused(refusal) = &failure {
+                door.refused.count(refusal.code());
+            }
             tracing::info!(%peer, "not upgraded: {failure}");
             return;
         }
         Err(_) => {
+            door.handshakes.count("timed_out");
             let limit = shared.options.upgrade_deadline.as_secs_f32();
             tracing::info!(%peer, "not upgraded: not done within {limit} s of the accept");
             return;
         }
     };
-    let spliced = splice(&mut client, &mut hub, shared.options.splice).await;
+    door.handshakes.count("spliced");
+    let mut open = door.session();
+    let limits = shared.options.splice;
+    let spliced = splice_metered(&mut client, &mut hub, limits, &shared.metrics.splice).await;
+    open.ends_for(spliced.end.name());
     let error = match &spliced.end {
         SpliceEnd::Failed(error) => error.to_string(),
         _ => String::new(),
@@ -222,6 +269,18 @@ enum NotUpgraded {
     Head(#[from] HeadError),
     #[error("the client went away: {0}")]
     Client(io::Error),
+}
+
+impl NotUpgraded {
+    /// One word for metrics.
+    fn name(&self) -> &'static str {
+        match self {
+            NotUpgraded::Refused(_) => "refused",
+            NotUpgraded::Tls(_) => "tls_failed",
+            NotUpgraded::Head(_) => "no_head",
+            NotUpgraded::Client(_) => "client_gone",
+        }
+    }
 }
 
 /// TLS, head, ticket, hub: what the one deadline covers. A refusal has been sent when this returns it.

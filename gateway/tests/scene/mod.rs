@@ -16,6 +16,7 @@ use kvasir_gateway::{
         HubOptions, HubServer, SessionClosed,
         filing::{Ledger, LedgerError},
     },
+    operations::Served,
     stop::{Stopper, switch},
 };
 use kvasir_link::{
@@ -94,6 +95,7 @@ pub struct Scene {
     pub hub_key: SecretKey,
     pub edge_key: EdgeKey,
     pub closed: Arc<Mutex<Vec<SessionClosed>>>,
+    pub served: Arc<dyn Served>,
     pub stopper: Stopper,
     pub run: JoinHandle<()>,
     pub spool: tempfile::TempDir,
@@ -125,7 +127,8 @@ impl Scene {
         let server = HubServer::bind(options, ledger, log).await.unwrap();
         let hub = server.address();
         let (stopper, stop) = switch();
-        Scene { hub, hub_key, edge_key, closed, stopper, run: tokio::spawn(server.run(stop)), spool }
+        let served = server.served(stop.clone());
+        Scene { hub, hub_key, edge_key, closed, served, stopper, run: tokio::spawn(server.run(stop)), spool }
     }
 
     pub fn claims(&self, role: Role, holder: PublicKey) -> TicketClaims {
