@@ -131,6 +131,11 @@ impl RequestHead {
         Ok(first)
     }
 
+    /// The values of every line of a header, in order.
+    pub fn all_of(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.headers.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_slice())
+    }
+
     /// Whether a comma-separated header (in one or more lines) holds `word`, letter case aside.
     pub fn lists(&self, name: &str, word: &str) -> bool {
         self.headers.iter().filter(|(key, _)| key == name).any(|(_, value)| {

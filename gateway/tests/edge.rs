@@ -14,7 +14,7 @@ use kvasir_gateway::{
     accept::AcceptLimits,
     certificate::{self, Names},
     descriptors::DescriptorLimit,
-    edge::{Certificates, Edge, EdgeOptions, SlotLimits, SpliceLimits},
+    edge::{Certificates, Edge, EdgeOptions, SlotLimits, SpliceLimits, trusted::TrustedPeers},
     http_head::MAX_HEAD_BYTES,
     operations::Served,
     stop::{Stopper, switch},
@@ -428,6 +428,83 @@ async fn metrics_and_report_say_what_went_by() {
     rig.stop.stop();
     assert!(rig.served.ready().is_err());
     rig.run.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_says_whose_connection_it_is_and_the_caps_are_the_client_s() {
+    let rig = Rig::start(|options| {
+        options.trusted_peers = TrustedPeers::new(vec!["127.0.0.0/8".parse().unwrap()]).unwrap();
+        options.slots = SlotLimits { per_address: 1, ..SlotLimits::default() };
+    })
+    .await;
+    let head = rig.good_head();
+    let of = |client: &str| format!("PROXY TCP4 {client} 10.0.0.1 1234 443\r\n").into_bytes();
+    let mut binary = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
+    binary.extend_from_slice(&[203, 0, 113, 9, 10, 0, 0, 1, 4, 210, 1, 187]);
+    let one = rig.session_behind(&of("203.0.113.7"), &head).await;
+    let two = rig.session_behind(&of("203.0.113.8"), &head).await;
+    let three = rig.session_behind(&binary, &head).await;
+    let answer = rig.refused_behind(&of("203.0.113.9"), &head).await;
+    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+
+    // The same by X-Forwarded-For, where the proxy speaks HTTP.
+    let with = |line: &str| head.replace("X-Odd:", &format!("X-Forwarded-For: {line}\r\nX-Odd:"));
+    let four = rig.session_behind(b"", &with("6.6.6.6, 203.0.113.10")).await;
+    let answer = rig.refused(&with("7.7.7.7, 203.0.113.10")).await;
+    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+    let answer = rig.refused(&with("203.0.113.11, nobody")).await;
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    drop((one, two, three, four));
+    rig.stop.stop();
+    rig.run.await.unwrap();
+}
+
+#[tokio::test]
+async fn behind_a_proxy_the_oldest_of_the_client_that_has_too_many_makes_room() {
+    let rig = Rig::start(|options| {
+        options.trusted_peers = TrustedPeers::new(vec!["127.0.0.0/8".parse().unwrap()]).unwrap();
+        options.slots = SlotLimits { unauthenticated_per_address: 1, ..SlotLimits::default() };
+    })
+    .await;
+    let mut silent = Vec::new();
+    for client in ["203.0.113.7", "203.0.113.8", "203.0.113.7"] {
+        let header = format!("PROXY TCP4 {client} 10.0.0.1 1234 443\r\n");
+        silent.push(rig.dial_behind(header.as_bytes()).await);
+    }
+    rig.metric("kvasir_gateway_handshakes_total{result=\"evicted\"} 1").await;
+    let mut answer = Vec::new();
+    let _ = silent[0].read_to_end(&mut answer).await;
+    assert!(answer.is_empty());
+    let head = rig.good_head();
+    for client in &mut silent[1..] {
+        client.write_all(head.as_bytes()).await.unwrap();
+        let (mut hub, _) = rig.hub.accept().await.unwrap();
+        assert_eq!(read_head(&mut hub).await, head.as_bytes());
+    }
+}
+
+#[tokio::test]
+async fn a_stranger_s_word_about_addresses_is_refused_or_not_looked_at() {
+    let rig = Rig::start(|options| {
+        options.slots = SlotLimits { per_address: 1, ..SlotLimits::default() };
+    })
+    .await;
+    for header in [&b"PROXY TCP4 203.0.113.7 10.0.0.1 1234 443\r\n"[..], b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"] {
+        let mut client = TcpStream::connect(rig.edge).await.unwrap();
+        client.write_all(header).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = client.read_to_end(&mut answer).await;
+        assert!(answer.is_empty());
+    }
+    rig.metric("kvasir_gateway_handshakes_total{result=\"bad_proxy_header\"} 2").await;
+    let with = |line: &str| rig.good_head().replace("X-Odd:", &format!("X-Forwarded-For: {line}\r\nX-Odd:"));
+    let one = rig.session_behind(b"", &with("203.0.113.1")).await;
+    let answer = rig.refused(&with("203.0.113.2")).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 429"),
+        "another name for oneself is no way around the cap: {answer}"
+    );
+    drop(one);
 }
 
 /// A log that a test can read.

@@ -23,6 +23,7 @@ use tracing_subscriber::EnvFilter;
 use crate::{
     config::GatewayFile,
     credentials::{Lifetime, PublisherName, Span},
+    edge::trusted::Network,
 };
 
 /// Edge, hub and settlement poller of a Kvasir network.
@@ -106,6 +107,14 @@ struct EdgeArgs {
     /// Most connections of one address [default: 256]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_PER_ADDRESS", value_name = "NUMBER")]
     max_per_address: Option<NonZeroUsize>,
+    /// A proxy, or a network of them, whose PROXY header and X-Forwarded-For are believed; may be repeated
+    #[arg(
+        long = "trusted-peer",
+        env = "KVASIR_GATEWAY_TRUSTED_PEERS",
+        value_name = "NETWORK",
+        value_delimiter = ','
+    )]
+    trusted_peers: Vec<Network>,
     /// Most connections a second, for long; four times as many may come at once [default: 500]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_ACCEPTS_PER_SECOND", value_name = "NUMBER")]
     max_accepts_per_second: Option<NonZeroU32>,

@@ -18,7 +18,7 @@ use crate::{
     config::{EdgeTable, HubTable, SettleTable, needed},
     credentials::{Span, read_edge_key, read_secret_key},
     descriptors::DescriptorLimit,
-    edge::{Certificates, Edge, EdgeOptions},
+    edge::{Certificates, Edge, EdgeOptions, trusted::TrustedPeers},
     hub::{HubOptions, HubServer, SessionClosed},
     operations::{Operations, Served},
     settle::{DEFAULT_INTERVAL, Poller},
@@ -57,6 +57,8 @@ pub(super) fn edge(args: EdgeArgs, file: EdgeTable, json: bool) -> anyhow::Resul
         *cap = given.map_or(*cap, NonZeroUsize::get);
     }
     options.accept = accept_limits(args.max_accepts_per_second.or(file.max_accepts_per_second));
+    let trusted = if args.trusted_peers.is_empty() { file.trusted_peers } else { args.trusted_peers };
+    options.trusted_peers = TrustedPeers::new(trusted)?;
     let operations = args.operations.or(file.operations);
     let edge_key = read_edge_key(&edge_key)?;
     let certificates = Certificates::load(&certificate, &key)?;

@@ -5,13 +5,15 @@
 
 mod certificates;
 mod metrics;
+pub mod proxy_header;
 mod report;
 mod slots;
 mod splice;
+pub mod trusted;
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -42,6 +44,8 @@ use crate::{
     ticket_check,
 };
 use metrics::EdgeMetrics;
+use proxy_header::ProxyHeaderError;
+use trusted::TrustedPeers;
 
 /// From accept to the hub's first answer.
 pub const UPGRADE_DEADLINE: Duration = Duration::from_secs(10);
@@ -62,6 +66,8 @@ pub struct EdgeOptions {
     pub network: String,
     /// How fast connections are accepted, and for how many descriptors.
     pub accept: AcceptLimits,
+    /// Proxies that may say whom they speak for.
+    pub trusted_peers: TrustedPeers,
     /// Caps on connections.
     pub slots: SlotLimits,
     /// How long a splice may stand still.
@@ -82,6 +88,7 @@ impl EdgeOptions {
             hub,
             network,
             accept: AcceptLimits::default(),
+            trusted_peers: TrustedPeers::default(),
             slots: SlotLimits::default(),
             splice: SpliceLimits::default(),
             congestion: Congestion::from_environment(),
@@ -203,7 +210,10 @@ impl Shared {
     ) -> Result<Slot, Turned> {
         self.metrics.door.accepts.inc();
         doorkeeper.admit(stream)?;
-        Ok(self.gate.enter(peer.ip()))
+        Ok(match self.options.trusted_peers.contains(peer.ip()) {
+            true => self.gate.enter_behind(peer.ip()),
+            false => self.gate.enter(peer.ip()),
+        })
     }
 }
 
@@ -212,12 +222,13 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut slo
     let started = Instant::now();
     let deadline = started + shared.options.upgrade_deadline;
     let door = &shared.metrics.door;
+    let mut from = peer.ip();
     let evicted = slot.evicted();
     let upgraded = tokio::select! {
-        upgraded = timeout_at(deadline, upgrade(&shared, stream, &mut slot)) => upgraded,
+        upgraded = timeout_at(deadline, upgrade(&shared, stream, &mut slot, &mut from)) => upgraded,
         () = evicted => {
             door.handshakes.count("evicted");
-            tracing::info!(%peer, "closed for a newer connection: too many have shown no ticket");
+            tracing::info!(%peer, client = %from, "closed for a newer connection: too many have shown no ticket");
             return;
         }
     };
@@ -228,13 +239,13 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut slo
             if let NotUpgraded::Refused(refusal) = &failure {
                 door.refused.count(refusal.code());
             }
-            tracing::info!(%peer, "not upgraded: {failure}");
+            tracing::info!(%peer, client = %from, "not upgraded: {failure}");
             return;
         }
         Err(_) => {
             door.handshakes.count("timed_out");
             let limit = shared.options.upgrade_deadline.as_secs_f32();
-            tracing::info!(%peer, "not upgraded: not done within {limit} s of the accept");
+            tracing::info!(%peer, client = %from, "not upgraded: not done within {limit} s of the accept");
             return;
         }
     };
@@ -249,6 +260,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut slo
     };
     tracing::info!(
         %peer,
+        client = %from,
         end = spliced.end.name(),
         error,
         to_hub = spliced.forward,
@@ -263,6 +275,8 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut slo
 enum NotUpgraded {
     #[error("{0}")]
     Refused(HttpRefusal),
+    #[error("{0}")]
+    Proxy(#[from] ProxyHeaderError),
     #[error("TLS handshake: {0}")]
     Tls(io::Error),
     #[error("{0}")]
@@ -276,6 +290,7 @@ impl NotUpgraded {
     fn name(&self) -> &'static str {
         match self {
             NotUpgraded::Refused(_) => "refused",
+            NotUpgraded::Proxy(_) => "bad_proxy_header",
             NotUpgraded::Tls(_) => "tls_failed",
             NotUpgraded::Head(_) => "no_head",
             NotUpgraded::Client(_) => "client_gone",
@@ -283,16 +298,23 @@ impl NotUpgraded {
     }
 }
 
-/// TLS, head, ticket, hub: what the one deadline covers. A refusal has been sent when this returns it.
+/// PROXY header, TLS, head, ticket, hub: what the one deadline covers. A refusal has been sent when this returns it. `from`
+/// becomes the client's address, as far as trust goes.
 async fn upgrade(
     shared: &Shared,
-    stream: TcpStream,
+    mut stream: TcpStream,
     slot: &mut Slot,
+    from: &mut IpAddr,
 ) -> Result<(TlsStream<TcpStream>, TcpStream), NotUpgraded> {
     stream.set_nodelay(true).map_err(NotUpgraded::Client)?;
+    *from = behind_proxy(&shared.options.trusted_peers, &mut stream, *from).await?;
+    slot.belongs_to(*from);
     let mut client = TlsAcceptor::from(shared.tls.clone()).accept(stream).await.map_err(NotUpgraded::Tls)?;
     let joined = match RequestHead::read(&mut client).await {
-        Ok(head) => join_hub(shared, &head, slot).await,
+        Ok(head) => match forwarded(shared, &head, slot, from) {
+            Ok(()) => join_hub(shared, &head, slot).await,
+            Err(refusal) => Err(refusal),
+        },
         Err(HeadError::Refused(refusal)) => Err(refusal),
         Err(error) => return Err(error.into()),
     };
@@ -306,6 +328,34 @@ async fn upgrade(
             Err(NotUpgraded::Refused(refusal))
         }
     }
+}
+
+/// Reads the PROXY header of a trusted peer, if one comes; answers whose connection it is.
+async fn behind_proxy(
+    trusted: &TrustedPeers,
+    stream: &mut TcpStream,
+    peer: IpAddr,
+) -> Result<IpAddr, ProxyHeaderError> {
+    let mut first = [0; 1];
+    if stream.peek(&mut first).await? == 0 || !proxy_header::begins(first[0]) {
+        return Ok(peer);
+    }
+    if !trusted.contains(peer) {
+        return Err(ProxyHeaderError::NotTrusted);
+    }
+    Ok(proxy_header::read(stream).await?.unwrap_or(peer))
+}
+
+/// Takes the client's address from the head, where a trusted peer sent it.
+fn forwarded(
+    shared: &Shared,
+    head: &RequestHead,
+    slot: &mut Slot,
+    from: &mut IpAddr,
+) -> Result<(), HttpRefusal> {
+    *from = shared.options.trusted_peers.client(*from, head)?;
+    slot.belongs_to(*from);
+    Ok(())
 }
 
 /// Checks the head and connects it to the hub. Answers the hub's connection and its first bytes, which are not looked at:

@@ -95,6 +95,18 @@ impl Gate {
         self.admit(counts, address)
     }
 
+    /// Takes a place for a connection of a proxy that is trusted, whose client is not known yet: what holds for one address
+    /// does not hold before [`Slot::belongs_to`] has named it.
+    pub fn enter_behind(self: &Arc<Self>, proxy: IpAddr) -> Slot {
+        let mut counts = self.lock();
+        if counts.all.unauthenticated >= self.limits.unauthenticated {
+            counts.evict(None);
+        }
+        let mut slot = self.admit(counts, counted_address(proxy));
+        slot.over = slot.over.filter(|cap| *cap != Cap::PerAddress);
+        slot
+    }
+
     fn admit(self: &Arc<Self>, mut counts: MutexGuard<'_, Counts>, address: IpAddr) -> Slot {
         let here = counts.by_address.get(&address).copied().unwrap_or_default();
         let over = if counts.all.connections >= self.limits.connections {
@@ -142,6 +154,21 @@ impl Counts {
         }
     }
 
+    /// Counts a connection for another address than before.
+    fn rename(&mut self, number: u64, from: IpAddr, to: IpAddr) {
+        let waiting = self.waiting.get_mut(&number).map(|waiting| waiting.address = to).is_some();
+        let target = self.by_address.entry(to).or_default();
+        target.connections += 1;
+        target.unauthenticated += usize::from(waiting);
+        if let Some(before) = self.by_address.get_mut(&from) {
+            before.connections -= 1;
+            before.unauthenticated -= usize::from(waiting);
+            if before.connections == 0 {
+                self.by_address.remove(&from);
+            }
+        }
+    }
+
     fn remove(&mut self, address: IpAddr, number: u64) {
         self.end_waiting(number);
         if let Some(here) = self.by_address.get_mut(&address) {
@@ -180,6 +207,29 @@ impl Slot {
     /// The cap that this connection is beyond and must be told of, if any.
     pub fn over(&self) -> Option<Cap> {
         self.over
+    }
+
+    /// The connection is this address's, as a trusted peer says. Where the address has as many without a ticket as it may,
+    /// its oldest makes room, as if the connection had come from it.
+    pub fn belongs_to(&mut self, address: IpAddr) {
+        let address = counted_address(address);
+        if address == self.address {
+            return;
+        }
+        let limits = self.gate.limits;
+        let mut counts = self.gate.lock();
+        let here = counts.by_address.get(&address).copied().unwrap_or_default();
+        if counts.waiting.contains_key(&self.number)
+            && here.unauthenticated >= limits.unauthenticated_per_address
+        {
+            counts.evict(Some(address));
+        }
+        if self.over != Some(Cap::Connections) {
+            self.over = (here.connections >= limits.per_address).then_some(Cap::PerAddress);
+        }
+        counts.rename(self.number, self.address, address);
+        drop(counts);
+        self.address = address;
     }
 
     /// The connection has shown a good ticket: it no longer counts as unauthenticated.
@@ -265,6 +315,41 @@ mod tests {
         second.evicted().await;
         drop((admitted, second, third, fourth, fifth));
         assert_eq!(gate.counts(), (0, 0));
+        let counts = gate.lock();
+        assert!(counts.by_address.is_empty() && counts.waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_proxy_s_connections_count_for_the_clients_that_it_names() {
+        let limits = SlotLimits {
+            connections: 100,
+            unauthenticated: 5,
+            per_address: 2,
+            unauthenticated_per_address: 1,
+        };
+        let gate = Gate::new(limits);
+        let proxy = address("10.0.0.1");
+        let mut slots: Vec<Slot> = (0..5).map(|_| gate.enter_behind(proxy)).collect();
+        assert!(slots.iter().all(|slot| slot.over().is_none()), "the proxy's own address has no cap");
+        assert_eq!(gate.counts(), (5, 5));
+        let client = address("203.0.113.7");
+        slots[0].belongs_to(client);
+        slots[1].belongs_to(client);
+        slots[0].evicted().await;
+        assert_eq!(gate.counts(), (5, 4), "the client's older one made room, none of the proxy's");
+        slots[1].authenticated();
+        slots[2].belongs_to(client);
+        assert_eq!(slots[2].over(), Some(Cap::PerAddress));
+        // Another hop names another one: the cap that was met is met no more.
+        slots[2].belongs_to(address("203.0.113.8"));
+        assert_eq!(slots[2].over(), None);
+        assert_eq!(gate.counts(), (5, 3));
+        // All places: of the two that nobody has been named for, the oldest.
+        let others = [gate.enter(address("10.0.0.8")), gate.enter(address("10.0.0.9"))];
+        let sixth = gate.enter_behind(proxy);
+        slots[3].evicted().await;
+        assert_eq!(gate.counts(), (8, 5));
+        drop((slots, others, sixth));
         let counts = gate.lock();
         assert!(counts.by_address.is_empty() && counts.waiting.is_empty());
     }
