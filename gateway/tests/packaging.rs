@@ -29,7 +29,7 @@ fn every_service_is_confined_and_is_given_longer_to_stop_than_it_takes() {
             "ProtectHome=yes",
             "PrivateTmp=yes",
             "KillSignal=SIGTERM",
-            "RestrictAddressFamilies=AF_INET AF_INET6",
+            "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
         ] {
             assert!(unit.lines().any(|found| found == line), "{name}: {line}");
         }

@@ -72,7 +72,7 @@ impl FromStr for Network {
         };
         let bits = match bits {
             None => width,
-            Some(bits) if bits.len() <= 3 && bits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some(bits) if (1..=3).contains(&bits.len()) && bits.bytes().all(|byte| byte.is_ascii_digit()) => {
                 bits.parse().ok().filter(|bits| *bits <= width).ok_or_else(|| error("too many bits"))?
             }
             Some(_) => return Err(error("the number of bits cannot be read")),
