@@ -23,7 +23,7 @@ use crate::stop::Stop;
 pub(super) async fn serve_control(hub: &Hub, mut link: HubLink, offer: BackboneOffer, mut stop: Stop) {
     let key = link.admission.holder;
     tracing::info!(backbone = %key, model = %offer.model, "backbone connected");
-    let round_trip = RoundTrip::watch(&link.sender, Role::Backbone, &hub.metrics);
+    let round_trip = RoundTrip::watch(&link.sender, Role::Backbone, hub);
     let number = hub.registry.add_control(&link.admission, offer, link.sender.clone(), round_trip);
     let why = loop {
         let incoming = tokio::select! {

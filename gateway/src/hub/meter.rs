@@ -19,12 +19,10 @@ use kvasir_wire::{
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::{metrics::HubMetrics, status::SessionReport};
+use super::{Hub, metrics::HubMetrics, status::SessionReport};
 
-/// From a link's admission to its first ping.
-const FIRST_PING: Duration = Duration::from_secs(3);
-/// Between two pings.
-const PING_INTERVAL: Duration = Duration::from_secs(15);
+/// The first ping comes after this part of the time between two of them, which is the silence after which links ping.
+const FIRST_PING: u32 = 5;
 /// How long an answer is awaited: longer than a link that says nothing is kept, so that liveness has the say.
 const PONG_TIME: Duration = Duration::from_secs(60);
 
@@ -34,17 +32,18 @@ pub(super) struct RoundTrip(Arc<AtomicU64>);
 
 impl RoundTrip {
     /// Pings the holder now and then, until its link ends.
-    pub(super) fn watch(sender: &HubSender, peer: Role, metrics: &Arc<HubMetrics>) -> Self {
+    pub(super) fn watch(sender: &HubSender, peer: Role, hub: &Hub) -> Self {
         let round_trip = RoundTrip::default();
-        let (latest, sender, metrics) = (round_trip.clone(), sender.clone(), metrics.clone());
+        let (latest, sender, metrics) = (round_trip.clone(), sender.clone(), hub.metrics.clone());
+        let interval = hub.link.ping_after;
         tokio::spawn(async move {
-            let mut pause = FIRST_PING;
+            let mut pause = interval / FIRST_PING;
             loop {
                 tokio::select! {
                     _ = sender.ended() => return,
                     () = sleep(pause) => {}
                 }
-                pause = PING_INTERVAL;
+                pause = interval;
                 let Ok(time) = sender.round_trip(PONG_TIME).await else { return };
                 metrics.round_trip(peer, time.as_secs_f64());
                 latest.set(time);

@@ -43,7 +43,7 @@ struct Gone(String);
 /// Serves an admitted worker until its link ends.
 pub(super) async fn serve_worker(hub: Arc<Hub>, link: HubLink, offer: WorkerOffer, stop: Stop) {
     let since = Instant::now();
-    let round_trip = RoundTrip::watch(&link.sender, Role::Worker, &hub.metrics);
+    let round_trip = RoundTrip::watch(&link.sender, Role::Worker, &hub);
     let (number, end) = hub.registry.add_worker(&link.admission, round_trip.clone());
     let key = link.admission.holder;
     let mut waiter = Waiter { hub: &hub, number, link, offer, end, stop, passed: Vec::new() };

@@ -98,7 +98,7 @@ pub(super) async fn run(
     let Pair { backbone, control, facts } = pair;
     let session = facts.transcript.session;
     let limit = worker.admission.ticket.claims().limits.session_bytes;
-    let backbone_round_trip = RoundTrip::watch(&backbone.sender, Role::Backbone, &hub.metrics);
+    let backbone_round_trip = RoundTrip::watch(&backbone.sender, Role::Backbone, hub);
     let meter = Arc::new(SessionMeter::new(
         session,
         backbone.admission.holder,
