@@ -7,6 +7,7 @@ use std::{
     io::Write as _,
     net::Shutdown,
     num::NonZeroU32,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -49,6 +50,27 @@ impl Default for AcceptLimits {
     }
 }
 
+/// Limits that may change while accept loops run. Clones share them.
+#[derive(Clone, Debug)]
+pub struct SharedLimits(Arc<Mutex<AcceptLimits>>);
+
+impl SharedLimits {
+    /// These, until others are set.
+    pub fn new(limits: AcceptLimits) -> Self {
+        SharedLimits(Arc::new(Mutex::new(limits)))
+    }
+
+    /// Those that hold now.
+    pub fn get(&self) -> AcceptLimits {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From the next connection on, these hold.
+    pub fn set(&self, limits: AcceptLimits) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+    }
+}
+
 /// Why a connection is closed unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turned {
@@ -80,6 +102,8 @@ impl Turned {
 /// Looks at connections; one for each accept loop.
 #[derive(Debug)]
 pub struct Doorkeeper {
+    shared: SharedLimits,
+    /// Those that the bucket was made for.
     limits: AcceptLimits,
     bucket: TokenBucket,
     started: Instant,
@@ -89,13 +113,19 @@ pub struct Doorkeeper {
 
 impl Doorkeeper {
     /// A doorkeeper with a full bucket.
-    pub fn new(limits: AcceptLimits) -> Self {
+    pub fn new(shared: SharedLimits) -> Self {
+        let limits = shared.get();
         let bucket = TokenBucket::new(limits.per_second, limits.burst);
-        Doorkeeper { limits, bucket, started: Instant::now(), said: None, unsaid: 0 }
+        Doorkeeper { shared, limits, bucket, started: Instant::now(), said: None, unsaid: 0 }
     }
 
     /// Whether this connection may be served.
     pub fn admit(&mut self, stream: &TcpStream) -> Result<(), Turned> {
+        let limits = self.shared.get();
+        if limits != self.limits {
+            self.bucket.change(limits.per_second, limits.burst);
+            self.limits = limits;
+        }
         #[cfg(unix)]
         {
             use std::os::fd::AsRawFd as _;
@@ -161,6 +191,13 @@ impl TokenBucket {
         TokenBucket { cost, most, saved: most, latest: Duration::ZERO }
     }
 
+    /// Another rate and burst; what was saved up stays, as far as it fits.
+    pub fn change(&mut self, per_second: NonZeroU32, burst: NonZeroU32) {
+        let saved = self.saved / self.cost;
+        let full = TokenBucket::new(per_second, burst);
+        *self = TokenBucket { saved: (saved * full.cost).min(full.most), latest: self.latest, ..full };
+    }
+
     /// Takes one, if there is one. `now` is the time since a fixed moment; one before an earlier `now` saves nothing up.
     pub fn take(&mut self, now: Duration) -> bool {
         let passed = now.saturating_sub(self.latest);
@@ -194,6 +231,22 @@ mod tests {
         assert!(bucket.take(at(100)));
         assert!(!bucket.take(at(100)));
         assert!(bucket.take(at(u64::MAX)), "a long pause overflows nothing");
+    }
+
+    #[test]
+    fn a_change_neither_fills_nor_empties_the_bucket() {
+        let number = |number| NonZeroU32::new(number).unwrap();
+        let mut bucket = bucket(10, 5);
+        let now = Duration::from_secs(1);
+        assert!(bucket.take(now) && bucket.take(now));
+        bucket.change(number(1_000), number(100));
+        let granted = (0..10).filter(|_| bucket.take(now)).count();
+        assert_eq!(granted, 3, "what was left of the five");
+        assert!(bucket.take(now + Duration::from_millis(1)), "at the new rate");
+        bucket.change(number(10), number(2));
+        assert!(!bucket.take(now + Duration::from_millis(1)));
+        let granted = (0..10).filter(|_| bucket.take(now + Duration::from_secs(60))).count();
+        assert_eq!(granted, 2, "the new burst");
     }
 
     proptest! {

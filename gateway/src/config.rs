@@ -60,6 +60,8 @@ pub enum ConfigError {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GatewayFile {
+    /// What is logged: a level, or a filter.
+    pub log: Option<String>,
     /// For `kvasir-gateway edge`.
     pub edge: EdgeTable,
     /// For `kvasir-gateway hub`.

@@ -175,6 +175,69 @@ fn a_hub_reads_its_file_says_where_it_listens_and_ends_on_sigterm() {
     assert!(log.contains("from-the-file"), "{log}");
 }
 
+/// Reads lines until one has all of these words.
+#[cfg(unix)]
+fn line_with(log: &mut impl BufRead, words: &[&str]) -> String {
+    let mut seen = String::new();
+    loop {
+        let mut line = String::new();
+        assert_ne!(log.read_line(&mut line).unwrap(), 0, "no line with {words:?} in:\n{seen}");
+        if words.iter().all(|word| line.contains(word)) {
+            return line;
+        }
+        seen.push_str(&line);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_hangup_reads_the_file_again_and_a_broken_file_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    assert!(run(folder, &["edge-key", "edge.key"]).status.success());
+    secret(folder, "hub.key", 1);
+    let write = |log: &str, hub: &str| {
+        let file = format!(
+            "{log}\n[hub]\nnetwork = \"atlas\"\nledger = \"http://127.0.0.1:1\"\nhub_key = \"hub.key\"\n\
+             edge_key = \"edge.key\"\n{hub}\n"
+        );
+        std::fs::write(folder.join("gateway.toml"), file).unwrap();
+    };
+    write("", "listen = \"127.0.0.1:0\"");
+    let mut hub =
+        gateway(folder, &["--json", "hub"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(hub.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let address = report["listening"].as_str().unwrap().to_owned();
+    let mut log = BufReader::new(hub.stderr.take().unwrap());
+    let pid = hub.id().to_string();
+    let signal = |name: &str| {
+        let killed = Command::new("kill").args([name, &pid]).status().unwrap();
+        assert!(killed.success());
+    };
+
+    write("", "listen = \"127.0.0.1:0\"\nmax_connections = 100");
+    signal("-HUP");
+    line_with(&mut log, &["INFO", "settings reloaded"]);
+    write("", "listen = \"127.0.0.1:0\"\nmax_conections = 100");
+    signal("-HUP");
+    line_with(&mut log, &["settings not reloaded", "max_conections"]);
+    write("log = \"a=b=c\"", "listen = \"127.0.0.1:0\"");
+    signal("-HUP");
+    line_with(&mut log, &["settings not reloaded", "log in gateway.toml"]);
+    assert!(get(&address, "/v1/status").starts_with("HTTP/1.1 200"));
+    // What is fixed is named; from here on the log holds warnings and worse.
+    write("log = \"warn\"", "listen = \"127.0.0.1:1\"\nspool = \"another\"");
+    signal("-HUP");
+    line_with(&mut log, &["WARN", "hub.listen, hub.spool"]);
+    signal("-TERM");
+    assert!(hub.wait().unwrap().success());
+    let mut rest = String::new();
+    log.read_to_string(&mut rest).unwrap();
+    assert!(!rest.contains("INFO"), "{rest}");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_or_closed_standard_output_is_said_or_ends_quietly() {

@@ -14,7 +14,10 @@ use kvasir_gateway::{
     accept::AcceptLimits,
     certificate::{self, Names},
     descriptors::DescriptorLimit,
-    edge::{Certificates, Edge, EdgeOptions, SlotLimits, SpliceLimits, trusted::TrustedPeers},
+    edge::{
+        Certificates, Edge, EdgeControl, EdgeOptions, EdgeSettings, SlotLimits, SpliceLimits,
+        trusted::TrustedPeers,
+    },
     http_head::MAX_HEAD_BYTES,
     operations::Served,
     stop::{Stopper, switch},
@@ -40,6 +43,7 @@ struct Rig {
     hub: TcpListener,
     tls: TlsConnector,
     served: Arc<dyn Served>,
+    control: EdgeControl,
     stop: Stopper,
     run: JoinHandle<()>,
     hub_key: SecretKey,
@@ -61,7 +65,7 @@ impl Rig {
         let edge = Edge::bind(options, edge_key.clone(), certificates).await.unwrap();
         let address = edge.address();
         let (stop, stopped) = switch();
-        let served = edge.served(stopped.clone());
+        let (served, control) = (edge.served(stopped.clone()), edge.control());
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(&files.authority).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -75,6 +79,7 @@ impl Rig {
             hub,
             tls: TlsConnector::from(Arc::new(config)),
             served,
+            control,
             stop,
             run: tokio::spawn(edge.run(stopped)),
             hub_key: SecretKey::from_seed([1; 32]),
@@ -481,6 +486,29 @@ async fn behind_a_proxy_the_oldest_of_the_client_that_has_too_many_makes_room() 
         let (mut hub, _) = rig.hub.accept().await.unwrap();
         assert_eq!(read_head(&mut hub).await, head.as_bytes());
     }
+}
+
+#[tokio::test]
+async fn changed_settings_hold_for_newcomers_and_touch_no_session() {
+    let rig = Rig::start(|_| {}).await;
+    let head = rig.good_head();
+    let (mut client, mut hub) = rig.session_behind(b"", &head).await;
+    let settings = EdgeSettings {
+        accept: AcceptLimits::default(),
+        slots: SlotLimits { per_address: 1, ..SlotLimits::default() },
+        trusted_peers: TrustedPeers::default(),
+    };
+    rig.control.change(settings.clone());
+    let answer = rig.refused(&head).await;
+    assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("has 1 connections"), "{answer}");
+    let trusted_peers = TrustedPeers::new(vec!["127.0.0.0/8".parse().unwrap()]).unwrap();
+    rig.control.change(EdgeSettings { trusted_peers, ..settings });
+    let behind = rig.session_behind(b"PROXY TCP4 203.0.113.7 10.0.0.1 1234 443\r\n", &head).await;
+    client.write_all(b"still here").await.unwrap();
+    let mut still = [0; 10];
+    hub.read_exact(&mut still).await.unwrap();
+    assert_eq!(&still, b"still here");
+    drop(behind);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ mod scene;
 
 use std::sync::Arc;
 
-use kvasir_gateway::descriptors::DescriptorLimit;
+use kvasir_gateway::{accept::AcceptLimits, descriptors::DescriptorLimit, hub::HubSettings};
 use kvasir_link::TlsTrust;
 use kvasir_wire::{
     frame::{HUB_STREAM, Kind},
@@ -589,6 +589,22 @@ async fn without_descriptors_to_spare_who_comes_is_told_to_come_back() {
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     assert!(answer.contains("Retry-After: ") && answer.contains("descriptors"), "{answer}");
     assert!(scene.served.metrics().contains("kvasir_gateway_refused_total{reason=\"descriptors\"} 1"));
+}
+
+#[tokio::test]
+async fn a_changed_cap_holds_for_newcomers_and_touches_no_session() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let (mut worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
+    let cap = |connections| HubSettings { accept: AcceptLimits::default(), connections };
+    scene.control_of_hub.change(cap(1));
+    let mut stream = TcpStream::connect(scene.hub).await.unwrap();
+    let mut answer = Vec::new();
+    // An end or a reset: closed either way.
+    let _ = patiently(stream.read_to_end(&mut answer)).await;
+    assert!(answer.is_empty());
+    whole_session(&mut worker, &mut backbone, &[(10, 20)]).await;
+    scene.control_of_hub.change(cap(100));
+    assert!(get(scene.hub, "/v1/status").await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ mod certificates;
 mod metrics;
 pub mod proxy_header;
 mod report;
+mod settings;
 mod slots;
 mod splice;
 pub mod trusted;
@@ -14,7 +15,7 @@ pub mod trusted;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, PoisonError, RwLock},
     time::{Duration, SystemTime},
 };
 
@@ -31,11 +32,12 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 pub use certificates::{CertificateError, Certificates, RELOAD_INTERVAL};
 pub use report::EdgeStatus;
+pub use settings::{EdgeControl, EdgeSettings};
 pub use slots::{Cap, Gate, Slot, SlotLimits};
 pub use splice::{SpliceEnd, SpliceLimits, SpliceMeter, Spliced, splice, splice_metered};
 
 use crate::{
-    accept::{AcceptLimits, Doorkeeper, Turned},
+    accept::{AcceptLimits, Doorkeeper, SharedLimits, Turned},
     http_head::{HeadError, RequestHead},
     http_refusal::HttpRefusal,
     listen::{self, ListenError},
@@ -109,9 +111,12 @@ pub struct Edge {
 
 /// What every connection needs.
 struct Shared {
+    /// As they were at the start; what may change since is behind `accept`, `trusted_peers` and `gate`.
     options: EdgeOptions,
     edge_key: EdgeKey,
     tls: Arc<ServerConfig>,
+    accept: SharedLimits,
+    trusted_peers: RwLock<Arc<TrustedPeers>>,
     gate: Arc<Gate>,
     metrics: Arc<EdgeMetrics>,
 }
@@ -143,18 +148,26 @@ impl Edge {
         let tls = certificates.server_config()?;
         let listener = listen::bind(options.listen, &options.congestion)?;
         let address = listen::local_address(&listener)?;
-        let gate = Gate::new(options.slots);
-        Ok(Edge {
-            listener,
-            address,
-            certificates,
-            shared: Arc::new(Shared { options, edge_key, tls, gate, metrics: EdgeMetrics::new() }),
-        })
+        let shared = Shared {
+            edge_key,
+            tls,
+            accept: SharedLimits::new(options.accept),
+            trusted_peers: RwLock::new(Arc::new(options.trusted_peers.clone())),
+            gate: Gate::new(options.slots),
+            metrics: EdgeMetrics::new(),
+            options,
+        };
+        Ok(Edge { listener, address, certificates, shared: Arc::new(shared) })
     }
 
     /// The address in use, with the port that the system chose if 0 was asked for.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Changes this edge while it serves.
+    pub fn control(&self) -> EdgeControl {
+        EdgeControl::new(self.shared.clone())
     }
 
     /// What this edge tells an operator; not ready once `stop` is on.
@@ -167,7 +180,7 @@ impl Edge {
         let Edge { listener, address: _, certificates, shared } = self;
         let mut connections = JoinSet::new();
         let watcher = tokio::spawn(certificates.watch());
-        let mut doorkeeper = Doorkeeper::new(shared.options.accept);
+        let mut doorkeeper = Doorkeeper::new(shared.accept.clone());
         loop {
             tokio::select! {
                 biased;
@@ -210,10 +223,15 @@ impl Shared {
     ) -> Result<Slot, Turned> {
         self.metrics.door.accepts.inc();
         doorkeeper.admit(stream)?;
-        Ok(match self.options.trusted_peers.contains(peer.ip()) {
+        Ok(match self.trusted_peers().contains(peer.ip()) {
             true => self.gate.enter_behind(peer.ip()),
             false => self.gate.enter(peer.ip()),
         })
+    }
+
+    fn trusted_peers(&self) -> Arc<TrustedPeers> {
+        // Replaced as a whole, so a poisoned lock is as good as another.
+        self.trusted_peers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -307,7 +325,7 @@ async fn upgrade(
     from: &mut IpAddr,
 ) -> Result<(TlsStream<TcpStream>, TcpStream), NotUpgraded> {
     stream.set_nodelay(true).map_err(NotUpgraded::Client)?;
-    *from = behind_proxy(&shared.options.trusted_peers, &mut stream, *from).await?;
+    *from = behind_proxy(&shared.trusted_peers(), &mut stream, *from).await?;
     slot.belongs_to(*from);
     let mut client = TlsAcceptor::from(shared.tls.clone()).accept(stream).await.map_err(NotUpgraded::Tls)?;
     let joined = match RequestHead::read(&mut client).await {
@@ -353,7 +371,7 @@ fn forwarded(
     slot: &mut Slot,
     from: &mut IpAddr,
 ) -> Result<(), HttpRefusal> {
-    *from = shared.options.trusted_peers.client(*from, head)?;
+    *from = shared.trusted_peers().client(*from, head)?;
     slot.belongs_to(*from);
     Ok(())
 }
@@ -370,11 +388,11 @@ async fn join_hub(
     check_ticket(shared, head.bearer()?)?;
     match slot.over() {
         Some(Cap::PerAddress) => {
-            let limit = shared.options.slots.per_address;
+            let limit = shared.gate.limits().per_address;
             return Err(HttpRefusal::too_many(format!("this address has {limit} connections already"), 60));
         }
         Some(_) => {
-            let limit = shared.options.slots.connections;
+            let limit = shared.gate.limits().connections;
             return Err(HttpRefusal::unavailable(
                 format!("this edge holds {limit} connections, its limit"),
                 60,

@@ -63,7 +63,7 @@ impl EdgeReport {
 impl Served for EdgeReport {
     fn metrics(&self) -> String {
         let metrics = &self.shared.metrics;
-        metrics.door.look(self.shared.gate.counts(), self.shared.options.accept.descriptors);
+        metrics.door.look(self.shared.gate.counts(), self.shared.accept.get().descriptors);
         metrics.text()
     }
 

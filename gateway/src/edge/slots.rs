@@ -50,12 +50,12 @@ pub enum Cap {
 /// The counters, shared by the accept loop and every connection.
 #[derive(Debug)]
 pub struct Gate {
-    limits: SlotLimits,
     counts: Mutex<Counts>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
+    limits: SlotLimits,
     all: Count,
     by_address: HashMap<IpAddr, Count>,
     /// Connections that have shown no ticket yet, oldest first.
@@ -78,7 +78,17 @@ struct Count {
 impl Gate {
     /// A gate with no connections.
     pub fn new(limits: SlotLimits) -> Arc<Self> {
-        Arc::new(Gate { limits, counts: Mutex::default() })
+        Arc::new(Gate { counts: Mutex::new(Counts { limits, ..Counts::default() }) })
+    }
+
+    /// The caps that hold now.
+    pub fn limits(&self) -> SlotLimits {
+        self.lock().limits
+    }
+
+    /// From the next connection on, these caps hold. What is beyond them already stays.
+    pub fn change(&self, limits: SlotLimits) {
+        self.lock().limits = limits;
     }
 
     /// Takes a place for a connection that has shown nothing yet. Where a cap on such connections is met, the oldest of them of the
@@ -87,9 +97,9 @@ impl Gate {
         let address = counted_address(address);
         let mut counts = self.lock();
         let here = counts.by_address.get(&address).copied().unwrap_or_default();
-        if counts.all.unauthenticated >= self.limits.unauthenticated {
+        if counts.all.unauthenticated >= counts.limits.unauthenticated {
             counts.evict(None);
-        } else if here.unauthenticated >= self.limits.unauthenticated_per_address {
+        } else if here.unauthenticated >= counts.limits.unauthenticated_per_address {
             counts.evict(Some(address));
         }
         self.admit(counts, address)
@@ -99,7 +109,7 @@ impl Gate {
     /// does not hold before [`Slot::belongs_to`] has named it.
     pub fn enter_behind(self: &Arc<Self>, proxy: IpAddr) -> Slot {
         let mut counts = self.lock();
-        if counts.all.unauthenticated >= self.limits.unauthenticated {
+        if counts.all.unauthenticated >= counts.limits.unauthenticated {
             counts.evict(None);
         }
         let mut slot = self.admit(counts, counted_address(proxy));
@@ -109,9 +119,9 @@ impl Gate {
 
     fn admit(self: &Arc<Self>, mut counts: MutexGuard<'_, Counts>, address: IpAddr) -> Slot {
         let here = counts.by_address.get(&address).copied().unwrap_or_default();
-        let over = if counts.all.connections >= self.limits.connections {
+        let over = if counts.all.connections >= counts.limits.connections {
             Some(Cap::Connections)
-        } else if here.connections >= self.limits.per_address {
+        } else if here.connections >= counts.limits.per_address {
             Some(Cap::PerAddress)
         } else {
             None
@@ -216,8 +226,8 @@ impl Slot {
         if address == self.address {
             return;
         }
-        let limits = self.gate.limits;
         let mut counts = self.gate.lock();
+        let limits = counts.limits;
         let here = counts.by_address.get(&address).copied().unwrap_or_default();
         if counts.waiting.contains_key(&self.number)
             && here.unauthenticated >= limits.unauthenticated_per_address
@@ -352,6 +362,21 @@ mod tests {
         drop((slots, others, sixth));
         let counts = gate.lock();
         assert!(counts.by_address.is_empty() && counts.waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn changed_caps_hold_for_newcomers_and_end_nothing() {
+        let gate = Gate::new(SlotLimits::default());
+        let mut old: Vec<Slot> = (0..4).map(|_| gate.enter(address("10.0.0.1"))).collect();
+        old[0].authenticated();
+        gate.change(SlotLimits { per_address: 2, unauthenticated_per_address: 3, ..SlotLimits::default() });
+        assert_eq!((gate.limits().per_address, gate.counts()), (2, (4, 3)));
+        assert!(old.iter().all(|slot| slot.over().is_none()));
+        let newer = gate.enter(address("10.0.0.1"));
+        assert_eq!(newer.over(), Some(Cap::PerAddress));
+        old[1].evicted().await;
+        drop((old, newer));
+        assert_eq!(gate.counts(), (0, 0));
     }
 
     #[tokio::test]

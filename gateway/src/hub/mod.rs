@@ -15,6 +15,7 @@ mod pairing;
 mod registry;
 mod report;
 mod session;
+mod settings;
 mod status;
 
 use std::{
@@ -42,10 +43,11 @@ use tokio::{
 
 pub use meter::LaneBytes;
 pub use session::SessionClosed;
+pub use settings::{HubControl, HubSettings};
 pub use status::{BackboneReport, RefusalReport, SessionReport, Status, WaitingReport};
 
 use crate::{
-    accept::{AcceptLimits, Doorkeeper, turn_away},
+    accept::{AcceptLimits, Doorkeeper, SharedLimits, turn_away},
     edge::{Gate, Slot, SlotLimits},
     http_refusal::json_response,
     listen::{self, ListenError},
@@ -136,7 +138,7 @@ pub struct HubServer {
     filer: Filer,
     ledger: Arc<dyn Ledger>,
     gate: Arc<Gate>,
-    accept: AcceptLimits,
+    accept: SharedLimits,
     drain_time: Duration,
 }
 
@@ -164,15 +166,7 @@ impl HubServer {
         let address = listen::local_address(&listener)?;
         let (filing, filer) = filing::open(&options.spool, ledger.clone(), options.filing)
             .map_err(|source| HubError::Spool { path: options.spool.clone(), source })?;
-        // Every worker comes from an edge's address, so the caps for one address are the caps for all, and nobody is turned
-        // away for them: the oldest connection that has shown no ticket makes room.
-        let limits = SlotLimits::default();
-        let gate = Gate::new(SlotLimits {
-            connections: options.connections,
-            per_address: options.connections,
-            unauthenticated_per_address: limits.unauthenticated,
-            ..limits
-        });
+        let gate = Gate::new(settings::slots(options.connections));
         let hub = Arc::new(Hub {
             identity: options.identity,
             link: options.link,
@@ -184,6 +178,7 @@ impl HubServer {
             log,
         });
         let HubOptions { accept, drain_time, .. } = options;
+        let accept = SharedLimits::new(accept);
         Ok(HubServer { listener, address, hub, filer, ledger, gate, accept, drain_time })
     }
 
@@ -194,7 +189,12 @@ impl HubServer {
 
     /// What this hub tells an operator; not ready once `stop` is on. It keeps the hub from nothing.
     pub fn served(&self, stop: Stop) -> Arc<dyn Served> {
-        Arc::new(HubReport::new(&self.hub, self.gate.clone(), self.accept, stop))
+        Arc::new(HubReport::new(&self.hub, self.gate.clone(), self.accept.clone(), stop))
+    }
+
+    /// Changes this hub while it serves.
+    pub fn control(&self) -> HubControl {
+        HubControl::new(self.gate.clone(), self.accept.clone())
     }
 
     /// Serves until it is stopped. Then both ends of every session are told, final receipts are signed, and what the ledger

@@ -12,7 +12,7 @@ use super::{
     status::{BackboneReport, RefusalReport, SessionReport, Status, WaitingReport},
 };
 use crate::{
-    accept::AcceptLimits,
+    accept::SharedLimits,
     edge::Gate,
     operations::Served,
     page::{Tile, bytes, grouped, page, short, span, tiles},
@@ -28,12 +28,12 @@ pub(super) struct HubReport {
     network: String,
     metrics: Arc<HubMetrics>,
     gate: Arc<Gate>,
-    accept: AcceptLimits,
+    accept: SharedLimits,
     stop: Stop,
 }
 
 impl HubReport {
-    pub(super) fn new(hub: &Arc<Hub>, gate: Arc<Gate>, accept: AcceptLimits, stop: Stop) -> Self {
+    pub(super) fn new(hub: &Arc<Hub>, gate: Arc<Gate>, accept: SharedLimits, stop: Stop) -> Self {
         HubReport {
             hub: Arc::downgrade(hub),
             network: hub.identity.network.clone(),
@@ -51,7 +51,7 @@ impl HubReport {
 
 impl Served for HubReport {
     fn metrics(&self) -> String {
-        self.metrics.door.look(self.gate.counts(), self.accept.descriptors);
+        self.metrics.door.look(self.gate.counts(), self.accept.get().descriptors);
         self.metrics.text(&self.report())
     }
 

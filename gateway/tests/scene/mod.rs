@@ -13,7 +13,7 @@ use std::{
 
 use kvasir_gateway::{
     hub::{
-        HubOptions, HubServer, SessionClosed,
+        HubControl, HubOptions, HubServer, SessionClosed,
         filing::{Ledger, LedgerError},
     },
     operations::Served,
@@ -96,6 +96,7 @@ pub struct Scene {
     pub edge_key: EdgeKey,
     pub closed: Arc<Mutex<Vec<SessionClosed>>>,
     pub served: Arc<dyn Served>,
+    pub control_of_hub: HubControl,
     pub stopper: Stopper,
     pub run: JoinHandle<()>,
     pub spool: tempfile::TempDir,
@@ -127,8 +128,9 @@ impl Scene {
         let server = HubServer::bind(options, ledger, log).await.unwrap();
         let hub = server.address();
         let (stopper, stop) = switch();
-        let served = server.served(stop.clone());
-        Scene { hub, hub_key, edge_key, closed, served, stopper, run: tokio::spawn(server.run(stop)), spool }
+        let (served, control_of_hub) = (server.served(stop.clone()), server.control());
+        let run = tokio::spawn(server.run(stop));
+        Scene { hub, hub_key, edge_key, closed, served, control_of_hub, stopper, run, spool }
     }
 
     pub fn claims(&self, role: Role, holder: PublicKey) -> TicketClaims {
