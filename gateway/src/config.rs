@@ -5,12 +5,14 @@
 
 use std::{
     net::SocketAddr,
-    num::NonZeroUsize,
+    num::{NonZeroU32, NonZeroUsize},
     path::{Path, PathBuf},
 };
 
 use kvasir_ledger::files::read_regular_text;
 use serde::Deserialize;
+
+use crate::edge::trusted::Network;
 
 /// The file that is read when it exists and no other is named.
 pub const DEFAULT_FILE: &str = "gateway.toml";
@@ -58,6 +60,8 @@ pub enum ConfigError {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GatewayFile {
+    /// What is logged: a level, or a filter.
+    pub log: Option<String>,
     /// For `kvasir-gateway edge`.
     pub edge: EdgeTable,
     /// For `kvasir-gateway hub`.
@@ -88,6 +92,12 @@ pub struct EdgeTable {
     pub max_unauthenticated: Option<NonZeroUsize>,
     /// Most connections of one address.
     pub max_per_address: Option<NonZeroUsize>,
+    /// Proxies that may say whom they speak for.
+    pub trusted_peers: Vec<Network>,
+    /// Most connections a second, for long.
+    pub max_accepts_per_second: Option<NonZeroU32>,
+    /// Address of the operations listener; off without one.
+    pub operations: Option<SocketAddr>,
 }
 
 /// Table `[hub]`.
@@ -108,6 +118,10 @@ pub struct HubTable {
     pub spool: Option<PathBuf>,
     /// Most connections.
     pub max_connections: Option<NonZeroUsize>,
+    /// Most connections a second, for long.
+    pub max_accepts_per_second: Option<NonZeroU32>,
+    /// Address of the operations listener; off without one.
+    pub operations: Option<SocketAddr>,
 }
 
 /// Table `[settle]`.
@@ -197,6 +211,11 @@ mod tests {
         fs::write(&path, "[edge]\nmax_conections = 5\n").unwrap();
         let error = GatewayFile::load(Some(&path)).unwrap_err().to_string();
         assert!(error.contains("max_conections"), "{error}");
+        fs::write(&path, "[edge]\ntrusted_peers = [\"10.0.0.0/8\", \"::1\"]\n").unwrap();
+        assert_eq!(GatewayFile::load(Some(&path)).unwrap().edge.trusted_peers.len(), 2);
+        fs::write(&path, "[edge]\ntrusted_peers = [\"10.0.0.7/8\"]\n").unwrap();
+        let error = GatewayFile::load(Some(&path)).unwrap_err().to_string();
+        assert!(error.contains("10.0.0.7/8") && error.contains("bits"), "{error}");
         fs::write(&path, vec![b'#'; MAX_FILE_BYTES as usize + 1]).unwrap();
         assert!(matches!(GatewayFile::load(Some(&path)), Err(ConfigError::TooLarge { .. })));
         assert!(GatewayFile::load(Some(&folder.path().join("none"))).is_err());

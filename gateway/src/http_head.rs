@@ -31,13 +31,21 @@ pub enum HeadError {
 }
 
 /// A complete request head and whatever followed it in the same reads.
-#[derive(Debug)]
 pub struct RequestHead {
     bytes: Vec<u8>,
     head_len: usize,
     method: String,
     path: String,
     headers: Vec<(String, Vec<u8>)>,
+}
+
+/// Values of headers are left out: one of them is the ticket.
+impl std::fmt::Debug for RequestHead {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
+        let shown = (&self.method, &self.path, names);
+        formatter.debug_tuple("RequestHead").field(&shown).finish()
+    }
 }
 
 impl RequestHead {
@@ -121,6 +129,11 @@ impl RequestHead {
             return Err(HttpRefusal::bad_request(format!("the header {name} stands more than once")));
         }
         Ok(first)
+    }
+
+    /// The values of every line of a header, in order.
+    pub fn all_of(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.headers.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_slice())
     }
 
     /// Whether a comma-separated header (in one or more lines) holds `word`, letter case aside.
@@ -208,6 +221,13 @@ mod tests {
         assert_eq!(head.bearer().unwrap(), "abc");
         assert_eq!(head.head(), UPGRADE.as_bytes());
         assert!(head.rest().is_empty());
+    }
+
+    #[test]
+    fn a_head_that_is_logged_shows_no_ticket() {
+        let shown =
+            format!("{:?}", head(&UPGRADE.replace("Bearer abc", "Bearer kvasir-ticket-v1.s3cret")).unwrap());
+        assert!(shown.contains("authorization") && !shown.contains("s3cret"), "{shown}");
     }
 
     #[test]

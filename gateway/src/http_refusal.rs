@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpRefusal {
     status: u16,
+    code: &'static str,
     retry_after_seconds: Option<u32>,
     body: RefusalBody,
 }
@@ -29,9 +30,14 @@ pub struct RefusalBody {
 
 impl HttpRefusal {
     /// A refusal with everything stated; the named constructors below are the ones in use.
-    pub fn new(status: u16, code: &str, message: impl Into<String>, what_to_do: impl Into<String>) -> Self {
+    pub fn new(
+        status: u16,
+        code: &'static str,
+        message: impl Into<String>,
+        what_to_do: impl Into<String>,
+    ) -> Self {
         let body = RefusalBody { code: code.into(), message: message.into(), what_to_do: what_to_do.into() };
-        HttpRefusal { status, retry_after_seconds: None, body }
+        HttpRefusal { status, code, retry_after_seconds: None, body }
     }
 
     /// The HTTP form of a refusal that the protocol also knows as a frame: same code, sentence and remedy.
@@ -127,9 +133,9 @@ impl HttpRefusal {
         self.status
     }
 
-    /// The word for programs.
-    pub fn code(&self) -> &str {
-        &self.body.code
+    /// The word for programs; one of this program's own, never one from outside.
+    pub fn code(&self) -> &'static str {
+        self.code
     }
 
     /// The JSON body.
@@ -159,8 +165,13 @@ impl fmt::Display for HttpRefusal {
     }
 }
 
-/// An HTTP/1.1 response with a JSON body; `extra` holds whole header lines, each with its line end.
+/// An HTTP/1.1 response with a JSON body; see [`response`].
 pub fn json_response(status: u16, extra: &str, body: &str) -> Vec<u8> {
+    response(status, "application/json", extra, body)
+}
+
+/// A whole HTTP/1.1 response, behind which the connection closes; `extra` holds whole header lines, each with its line end.
+pub fn response(status: u16, content_type: &str, extra: &str, body: &str) -> Vec<u8> {
     let reason = match status {
         200 => "OK",
         400 => "Bad Request",
@@ -179,7 +190,7 @@ pub fn json_response(status: u16, extra: &str, body: &str) -> Vec<u8> {
     // 426 wants `Upgrade` named in `Connection` too (RFC 9110, section 7.8).
     let connection = if status == 426 { "close, Upgrade" } else { "close" };
     format!(
-        "HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
+        "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
          Connection: {connection}\r\n{extra}\r\n{body}",
         body.len()
     )

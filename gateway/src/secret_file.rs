@@ -48,7 +48,8 @@ pub fn read(path: &Path) -> Result<String, SecretFileError> {
     {
         use std::os::unix::fs::PermissionsExt;
         let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
+        let handed_over = is_credential(path, std::env::var_os("CREDENTIALS_DIRECTORY").as_deref());
+        if mode & 0o077 != 0 && !handed_over {
             return Err(SecretFileError::Exposed { path: path.into(), mode });
         }
     }
@@ -59,6 +60,13 @@ pub fn read(path: &Path) -> Result<String, SecretFileError> {
         }
         _ => unreadable(source),
     })
+}
+
+/// Whether systemd handed the file over to this service (`LoadCredential=`). The service's user alone can read it, by an
+/// access list, whose bits the mode shows as those of a group.
+#[cfg(unix)]
+fn is_credential(path: &Path, folder: Option<&std::ffi::OsStr>) -> bool {
+    folder.is_some_and(|folder| !folder.is_empty() && path.parent() == Some(Path::new(folder)))
 }
 
 /// Writes a file that only its owner may read, whole or not at all. Without `replace` an existing file is an error; with
@@ -87,6 +95,17 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
             assert!(matches!(read(&path), Err(SecretFileError::Exposed { mode: 0o640, .. })));
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_files_that_were_handed_over_to_the_service_may_look_as_if_a_group_could_read_them() {
+        let folder = Some(std::ffi::OsStr::new("/run/credentials/kvasir-hub.service"));
+        assert!(is_credential(Path::new("/run/credentials/kvasir-hub.service/hub.key"), folder));
+        assert!(!is_credential(Path::new("/run/credentials/kvasir-hub.service/../hub.key"), folder));
+        assert!(!is_credential(Path::new("/etc/kvasir/hub.key"), folder));
+        assert!(!is_credential(Path::new("hub.key"), Some(std::ffi::OsStr::new(""))));
+        assert!(!is_credential(Path::new("/run/credentials/kvasir-hub.service/hub.key"), None));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write as _},
+    net::TcpStream,
     path::Path,
     process::{Command, Output, Stdio},
 };
@@ -24,6 +25,14 @@ fn gateway(folder: &Path, arguments: &[&str]) -> Command {
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     gateway(folder, arguments).output().unwrap()
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: hub\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 fn secret(folder: &Path, name: &str, seed: u8) -> SecretKey {
@@ -136,6 +145,7 @@ fn a_hub_reads_its_file_says_where_it_listens_and_ends_on_sigterm() {
 
     let mut hub = gateway(folder, &["--json", "hub"])
         .env("KVASIR_GATEWAY_LEDGER", "http://127.0.0.1:1")
+        .env("KVASIR_GATEWAY_OPERATIONS", "127.0.0.1:0")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -146,6 +156,10 @@ fn a_hub_reads_its_file_says_where_it_listens_and_ends_on_sigterm() {
     let report: serde_json::Value = serde_json::from_str(&line).unwrap();
     let address: std::net::SocketAddr = report["listening"].as_str().unwrap().parse().unwrap();
     assert_ne!(address.port(), 0);
+    let operations = report["operations"].as_str().unwrap();
+    assert!(get(operations, "/metrics").contains("kvasir_gateway_max_descriptors "));
+    assert!(get(operations, "/ready").starts_with("HTTP/1.1 503"), "it has no ledger");
+    assert!(get(operations, "/status").contains("from-the-file"));
 
     // Its port is taken now.
     let second =
@@ -159,6 +173,69 @@ fn a_hub_reads_its_file_says_where_it_listens_and_ends_on_sigterm() {
     let mut log = String::new();
     hub.stderr.take().unwrap().read_to_string(&mut log).unwrap();
     assert!(log.contains("from-the-file"), "{log}");
+}
+
+/// Reads lines until one has all of these words.
+#[cfg(unix)]
+fn line_with(log: &mut impl BufRead, words: &[&str]) -> String {
+    let mut seen = String::new();
+    loop {
+        let mut line = String::new();
+        assert_ne!(log.read_line(&mut line).unwrap(), 0, "no line with {words:?} in:\n{seen}");
+        if words.iter().all(|word| line.contains(word)) {
+            return line;
+        }
+        seen.push_str(&line);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_hangup_reads_the_file_again_and_a_broken_file_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    assert!(run(folder, &["edge-key", "edge.key"]).status.success());
+    secret(folder, "hub.key", 1);
+    let write = |log: &str, hub: &str| {
+        let file = format!(
+            "{log}\n[hub]\nnetwork = \"atlas\"\nledger = \"http://127.0.0.1:1\"\nhub_key = \"hub.key\"\n\
+             edge_key = \"edge.key\"\n{hub}\n"
+        );
+        std::fs::write(folder.join("gateway.toml"), file).unwrap();
+    };
+    write("", "listen = \"127.0.0.1:0\"");
+    let mut hub =
+        gateway(folder, &["--json", "hub"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(hub.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let address = report["listening"].as_str().unwrap().to_owned();
+    let mut log = BufReader::new(hub.stderr.take().unwrap());
+    let pid = hub.id().to_string();
+    let signal = |name: &str| {
+        let killed = Command::new("kill").args([name, &pid]).status().unwrap();
+        assert!(killed.success());
+    };
+
+    write("", "listen = \"127.0.0.1:0\"\nmax_connections = 100");
+    signal("-HUP");
+    line_with(&mut log, &["INFO", "settings reloaded"]);
+    write("", "listen = \"127.0.0.1:0\"\nmax_conections = 100");
+    signal("-HUP");
+    line_with(&mut log, &["settings not reloaded", "max_conections"]);
+    write("log = \"a=b=c\"", "listen = \"127.0.0.1:0\"");
+    signal("-HUP");
+    line_with(&mut log, &["settings not reloaded", "log in gateway.toml"]);
+    assert!(get(&address, "/v1/status").starts_with("HTTP/1.1 200"));
+    // What is fixed is named; from here on the log holds warnings and worse.
+    write("log = \"warn\"", "listen = \"127.0.0.1:1\"\nspool = \"another\"");
+    signal("-HUP");
+    line_with(&mut log, &["WARN", "hub.listen, hub.spool"]);
+    signal("-TERM");
+    assert!(hub.wait().unwrap().success());
+    let mut rest = String::new();
+    log.read_to_string(&mut rest).unwrap();
+    assert!(!rest.contains("INFO"), "{rest}");
 }
 
 #[cfg(target_os = "linux")]

@@ -3,15 +3,23 @@
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 use std::{
+    io::Write,
     net::SocketAddr,
-    sync::Arc,
+    num::NonZeroU32,
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
 use kvasir_gateway::{
+    accept::AcceptLimits,
     certificate::{self, Names},
-    edge::{Certificates, Edge, EdgeOptions, SlotLimits, SpliceLimits},
+    descriptors::DescriptorLimit,
+    edge::{
+        Certificates, Edge, EdgeControl, EdgeOptions, EdgeSettings, SlotLimits, SpliceLimits,
+        trusted::TrustedPeers,
+    },
     http_head::MAX_HEAD_BYTES,
+    operations::Served,
     stop::{Stopper, switch},
 };
 use kvasir_wire::{
@@ -34,6 +42,8 @@ struct Rig {
     edge: SocketAddr,
     hub: TcpListener,
     tls: TlsConnector,
+    served: Arc<dyn Served>,
+    control: EdgeControl,
     stop: Stopper,
     run: JoinHandle<()>,
     hub_key: SecretKey,
@@ -55,6 +65,7 @@ impl Rig {
         let edge = Edge::bind(options, edge_key.clone(), certificates).await.unwrap();
         let address = edge.address();
         let (stop, stopped) = switch();
+        let (served, control) = (edge.served(stopped.clone()), edge.control());
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(&files.authority).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -67,6 +78,8 @@ impl Rig {
             edge: address,
             hub,
             tls: TlsConnector::from(Arc::new(config)),
+            served,
+            control,
             stop,
             run: tokio::spawn(edge.run(stopped)),
             hub_key: SecretKey::from_seed([1; 32]),
@@ -76,7 +89,13 @@ impl Rig {
     }
 
     async fn dial(&self) -> TlsStream<TcpStream> {
-        let stream = TcpStream::connect(self.edge).await.unwrap();
+        self.dial_behind(b"").await
+    }
+
+    /// Dials as a proxy that sends this before it passes the client's bytes on.
+    async fn dial_behind(&self, proxy_header: &[u8]) -> TlsStream<TcpStream> {
+        let mut stream = TcpStream::connect(self.edge).await.unwrap();
+        stream.write_all(proxy_header).await.unwrap();
         self.tls.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
     }
 
@@ -104,7 +123,11 @@ impl Rig {
 
     /// The answer to a head that must not reach the hub.
     async fn refused(&self, head: &str) -> String {
-        let mut client = self.dial().await;
+        self.refused_behind(b"", head).await
+    }
+
+    async fn refused_behind(&self, proxy_header: &[u8], head: &str) -> String {
+        let mut client = self.dial_behind(proxy_header).await;
         client.write_all(head.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.unwrap();
@@ -113,6 +136,29 @@ impl Rig {
             assert!(answer.contains(part), "{answer}");
         }
         answer
+    }
+
+    /// A session behind a proxy that has begun: its two ends.
+    async fn session_behind(&self, proxy_header: &[u8], head: &str) -> (TlsStream<TcpStream>, TcpStream) {
+        let mut client = self.dial_behind(proxy_header).await;
+        client.write_all(head.as_bytes()).await.unwrap();
+        let (mut hub, _) = self.hub.accept().await.unwrap();
+        read_head(&mut hub).await;
+        hub.write_all(SWITCHED).await.unwrap();
+        let mut answer = vec![0; SWITCHED.len()];
+        client.read_exact(&mut answer).await.unwrap();
+        (client, hub)
+    }
+
+    /// Waits until the metrics have this line.
+    async fn metric(&self, line: &str) {
+        let appears = async {
+            while !self.served.metrics().lines().any(|found| found == line) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(60), appears).await;
+        assert!(waited.is_ok(), "no {line} in:\n{}", self.served.metrics());
     }
 
     async fn nothing_reached_the_hub(self) {
@@ -306,9 +352,232 @@ async fn of_connections_without_a_ticket_beyond_the_cap_the_oldest_makes_room() 
     let mut answer = Vec::new();
     let _ = idle.read_to_end(&mut answer).await;
     assert!(answer.is_empty());
+    rig.metric("kvasir_gateway_handshakes_total{result=\"evicted\"} 1").await;
     second.write_all(head.as_bytes()).await.unwrap();
     let (mut hub, _) = rig.hub.accept().await.unwrap();
     assert_eq!(read_head(&mut hub).await, head.as_bytes());
+}
+
+/// Whether a connection is closed without a word.
+async fn closed_unread(edge: SocketAddr) -> bool {
+    let mut client = TcpStream::connect(edge).await.unwrap();
+    let mut answer = Vec::new();
+    // An end or a reset: closed either way.
+    let _ = client.read_to_end(&mut answer).await;
+    answer.is_empty()
+}
+
+#[tokio::test]
+async fn without_descriptors_to_spare_connections_are_closed_unread() {
+    let rig = Rig::start(|options| options.accept.descriptors = DescriptorLimit::new(Some(1))).await;
+    assert!(closed_unread(rig.edge).await);
+    rig.metric("kvasir_gateway_refused_total{reason=\"descriptors\"} 1").await;
+    rig.metric("kvasir_gateway_max_descriptors 1").await;
+    rig.nothing_reached_the_hub().await;
+}
+
+#[tokio::test]
+async fn connections_that_come_faster_than_they_may_are_closed_unread() {
+    let rig = Rig::start(|options| {
+        options.accept = AcceptLimits { burst: NonZeroU32::MIN, ..AcceptLimits::per_second(NonZeroU32::MIN) };
+    })
+    .await;
+    // Fifty of them a second apart each would be let in; nobody is that slow.
+    let mut kept = Vec::new();
+    for _ in 0..50 {
+        kept.push(TcpStream::connect(rig.edge).await.unwrap());
+    }
+    let refused = async {
+        while !rig.served.metrics().contains("kvasir_gateway_refused_total{reason=\"accept_rate\"}") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), refused).await.unwrap();
+    drop(kept);
+    rig.nothing_reached_the_hub().await;
+}
+
+#[tokio::test]
+async fn metrics_and_report_say_what_went_by() {
+    let rig = Rig::start(|_| {}).await;
+    let (mut client, mut hub) = rig.session_behind(b"", &rig.good_head()).await;
+    rig.metric("kvasir_gateway_sessions_open 1").await;
+    rig.metric("kvasir_gateway_splice_buffer_bytes 8192").await;
+    client.write_all(b"up").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut up = Vec::new();
+    hub.read_to_end(&mut up).await.unwrap();
+    hub.write_all(b"down").await.unwrap();
+    hub.shutdown().await.unwrap();
+    let mut down = Vec::new();
+    client.read_to_end(&mut down).await.unwrap();
+    rig.refused(&head("kvasir-ticket-v1.!!!!")).await;
+    for line in [
+        "kvasir_gateway_sessions_closed_total{reason=\"closed\"} 1",
+        "kvasir_gateway_sessions_open 0",
+        "kvasir_gateway_splice_buffer_bytes 0",
+        "kvasir_gateway_accepts_total 2",
+        "kvasir_gateway_handshakes_total{result=\"spliced\"} 1",
+        "kvasir_gateway_handshakes_total{result=\"refused\"} 1",
+        "kvasir_gateway_refused_total{reason=\"bad_ticket\"} 1",
+        "kvasir_gateway_bytes_total{direction=\"to_hub\"} 2",
+        "kvasir_gateway_bytes_total{direction=\"to_worker\"} 4",
+        "kvasir_gateway_connections_open 0",
+    ] {
+        rig.metric(line).await;
+    }
+    let report: serde_json::Value = serde_json::from_str(&rig.served.status()).unwrap();
+    assert_eq!((&report["network"], &report["accepted"]), (&"atlas".into(), &2.into()));
+    assert!(rig.served.ready().is_ok());
+    assert!(rig.served.page().contains("ready"));
+    rig.stop.stop();
+    assert!(rig.served.ready().is_err());
+    rig.run.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_says_whose_connection_it_is_and_the_caps_are_the_client_s() {
+    let rig = Rig::start(|options| {
+        options.trusted_peers = TrustedPeers::new(vec!["127.0.0.0/8".parse().unwrap()]).unwrap();
+        options.slots = SlotLimits { per_address: 1, ..SlotLimits::default() };
+    })
+    .await;
+    let head = rig.good_head();
+    let of = |client: &str| format!("PROXY TCP4 {client} 10.0.0.1 1234 443\r\n").into_bytes();
+    let mut binary = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
+    binary.extend_from_slice(&[203, 0, 113, 9, 10, 0, 0, 1, 4, 210, 1, 187]);
+    let one = rig.session_behind(&of("203.0.113.7"), &head).await;
+    let two = rig.session_behind(&of("203.0.113.8"), &head).await;
+    let three = rig.session_behind(&binary, &head).await;
+    let answer = rig.refused_behind(&of("203.0.113.9"), &head).await;
+    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+
+    // The same by X-Forwarded-For, where the proxy speaks HTTP.
+    let with = |line: &str| head.replace("X-Odd:", &format!("X-Forwarded-For: {line}\r\nX-Odd:"));
+    let four = rig.session_behind(b"", &with("6.6.6.6, 203.0.113.10")).await;
+    let answer = rig.refused(&with("7.7.7.7, 203.0.113.10")).await;
+    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+    let answer = rig.refused(&with("203.0.113.11, nobody")).await;
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    drop((one, two, three, four));
+    rig.stop.stop();
+    rig.run.await.unwrap();
+}
+
+#[tokio::test]
+async fn behind_a_proxy_the_oldest_of_the_client_that_has_too_many_makes_room() {
+    let rig = Rig::start(|options| {
+        options.trusted_peers = TrustedPeers::new(vec!["127.0.0.0/8".parse().unwrap()]).unwrap();
+        options.slots = SlotLimits { unauthenticated_per_address: 1, ..SlotLimits::default() };
+    })
+    .await;
+    let mut silent = Vec::new();
+    for client in ["203.0.113.7", "203.0.113.8", "203.0.113.7"] {
+        let header = format!("PROXY TCP4 {client} 10.0.0.1 1234 443\r\n");
+        silent.push(rig.dial_behind(header.as_bytes()).await);
+    }
+    rig.metric("kvasir_gateway_handshakes_total{result=\"evicted\"} 1").await;
+    let mut answer = Vec::new();
+    let _ = silent[0].read_to_end(&mut answer).await;
+    assert!(answer.is_empty());
+    let head = rig.good_head();
+    for client in &mut silent[1..] {
+        client.write_all(head.as_bytes()).await.unwrap();
+        let (mut hub, _) = rig.hub.accept().await.unwrap();
+        assert_eq!(read_head(&mut hub).await, head.as_bytes());
+    }
+}
+
+#[tokio::test]
+async fn changed_settings_hold_for_newcomers_and_touch_no_session() {
+    let rig = Rig::start(|_| {}).await;
+    let head = rig.good_head();
+    let (mut client, mut hub) = rig.session_behind(b"", &head).await;
+    let settings = EdgeSettings {
+        accept: AcceptLimits::default(),
+        slots: SlotLimits { per_address: 1, ..SlotLimits::default() },
+        trusted_peers: TrustedPeers::default(),
+    };
+    rig.control.change(settings.clone());
+    let answer = rig.refused(&head).await;
+    assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("has 1 connections"), "{answer}");
+    let trusted_peers = TrustedPeers::new(vec!["127.0.0.0/8".parse().unwrap()]).unwrap();
+    rig.control.change(EdgeSettings { trusted_peers, ..settings });
+    let behind = rig.session_behind(b"PROXY TCP4 203.0.113.7 10.0.0.1 1234 443\r\n", &head).await;
+    client.write_all(b"still here").await.unwrap();
+    let mut still = [0; 10];
+    hub.read_exact(&mut still).await.unwrap();
+    assert_eq!(&still, b"still here");
+    drop(behind);
+}
+
+#[tokio::test]
+async fn a_stranger_s_word_about_addresses_is_refused_or_not_looked_at() {
+    let rig = Rig::start(|options| {
+        options.slots = SlotLimits { per_address: 1, ..SlotLimits::default() };
+    })
+    .await;
+    for header in [&b"PROXY TCP4 203.0.113.7 10.0.0.1 1234 443\r\n"[..], b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"] {
+        let mut client = TcpStream::connect(rig.edge).await.unwrap();
+        client.write_all(header).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = client.read_to_end(&mut answer).await;
+        assert!(answer.is_empty());
+    }
+    rig.metric("kvasir_gateway_handshakes_total{result=\"bad_proxy_header\"} 2").await;
+    let with = |line: &str| rig.good_head().replace("X-Odd:", &format!("X-Forwarded-For: {line}\r\nX-Odd:"));
+    let one = rig.session_behind(b"", &with("203.0.113.1")).await;
+    let answer = rig.refused(&with("203.0.113.2")).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 429"),
+        "another name for oneself is no way around the cap: {answer}"
+    );
+    drop(one);
+}
+
+/// A log that a test can read.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn no_ticket_is_logged_at_any_level() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .with_ansi(false)
+        .finish();
+    // For this thread, on which all of the test runs.
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let rig = Rig::start(|_| {}).await;
+    let good = rig.ticket(|_| {});
+    let expired = rig.ticket(|claims| claims.expires = claims.issued + 1);
+    let (mut client, hub) = rig.session_behind(b"", &head(&good)).await;
+    rig.refused(&head(&expired)).await;
+    rig.refused(&head(&good).replace("/v1/worker", "/v1/worker?x")).await;
+    drop(hub);
+    let mut rest = Vec::new();
+    let _ = client.read_to_end(&mut rest).await;
+    drop(client);
+    rig.stop.stop();
+    rig.run.await.unwrap();
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(log.contains("ticket_expired") && log.contains("session ended"), "{log}");
+    for ticket in [good, expired] {
+        // Everything behind the prefix, by its first letters.
+        let secret = &ticket["kvasir-ticket-v1.".len()..][..40];
+        assert!(!log.contains(secret), "a ticket is in the log");
+    }
 }
 
 #[tokio::test]

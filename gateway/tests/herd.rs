@@ -17,7 +17,7 @@ use std::{
 };
 
 use front::{Front, worker_through};
-use kvasir_gateway::edge::SlotLimits;
+use kvasir_gateway::{descriptors::DescriptorLimit, edge::SlotLimits};
 use kvasir_link::{Backoff, LinkOptions};
 use kvasir_wire::{key::SecretKey, ticket::Role};
 use relay::Relay;
@@ -37,6 +37,8 @@ async fn a_thousand_workers_come_back_at_once() {
 }
 
 async fn herd(count: usize, slots: SlotLimits) {
+    // Both ends of every connection are this process's.
+    DescriptorLimit::raise();
     let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
     let front = Front::start_with(&scene, |edge| edge.slots = slots).await;
     let relay = Relay::start(front.address).await;

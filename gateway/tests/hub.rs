@@ -7,6 +7,7 @@ mod scene;
 
 use std::sync::Arc;
 
+use kvasir_gateway::{accept::AcceptLimits, descriptors::DescriptorLimit, hub::HubSettings};
 use kvasir_link::TlsTrust;
 use kvasir_wire::{
     frame::{HUB_STREAM, Kind},
@@ -54,6 +55,21 @@ async fn a_session_is_relayed_unchanged_and_metered_exactly() {
     assert_eq!((closed[0].bytes_up, closed[0].bytes_down, closed[0].calls), (up, down, 4));
     assert_eq!(closed[0].receipted_bytes, up + down);
     assert_eq!(closed[0].session, backbone.id().to_string());
+    assert_eq!(closed[0].reason_code, "finished");
+    assert_eq!((closed[0].to_worker.dispatch, closed[0].to_backbone.dispatch), (up, down));
+    assert_eq!((closed[0].to_worker.bulk, closed[0].to_backbone.bulk), (0, 0));
+    let metrics = scene.served.metrics();
+    for line in [
+        "kvasir_gateway_sessions_open 0",
+        "kvasir_gateway_sessions_closed_total{reason=\"finished\"} 1",
+        // The worker's link, the backbone's control link and its data link.
+        "kvasir_gateway_handshakes_total{result=\"admitted\"} 3",
+        &format!("kvasir_gateway_bytes_total{{direction=\"to_worker\",lane=\"dispatch\"}} {up}"),
+        &format!("kvasir_gateway_bytes_total{{direction=\"to_backbone\",lane=\"dispatch\"}} {down}"),
+        "kvasir_gateway_bytes_total{direction=\"to_worker\",lane=\"bulk\"} 0",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} in:\n{metrics}");
+    }
     // Both links are closed in order: no refusal.
     for receiver in [&mut worker.session.receiver, &mut backbone.session.receiver] {
         let end = patiently(receiver.recv()).await.unwrap_err();
@@ -197,9 +213,12 @@ async fn tickets_that_are_not_good_are_refused_with_a_reason() {
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")) && answer.contains(code), "{answer}");
     }
-    // The refusals are remembered for the operator.
+    // The refusals are remembered for the operator, and the page has the words that were told.
     let status = get(scene.hub, "/v1/status").await;
     assert!(status.contains("wrong_role") && status.contains("ticket_expired"), "{status}");
+    let page = scene.served.page();
+    assert!(page.contains("ticket_expired") && page.contains("this door is for a"), "{page}");
+    assert!(scene.served.metrics().contains("kvasir_gateway_refused_total{reason=\"wrong_role\"}"));
 }
 
 #[tokio::test]
@@ -552,6 +571,83 @@ async fn an_honest_question_is_answered_while_half_open_connections_take_every_p
     // A worker and a backbone still find each other.
     let (mut worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
     whole_session(&mut worker, &mut backbone, &[(10, 20)]).await;
+    assert!(scene.served.metrics().contains("kvasir_gateway_handshakes_total{result=\"evicted\"}"));
     drop(silent);
     scene.stop().await;
+}
+
+#[tokio::test]
+async fn without_descriptors_to_spare_who_comes_is_told_to_come_back() {
+    let ledger = Arc::new(MemoryLedger::default());
+    let scene = Scene::start_with(ledger, |options| {
+        options.accept.descriptors = DescriptorLimit::new(Some(1));
+    })
+    .await;
+    let mut stream = TcpStream::connect(scene.hub).await.unwrap();
+    let mut answer = String::new();
+    patiently(stream.read_to_string(&mut answer)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("Retry-After: ") && answer.contains("descriptors"), "{answer}");
+    assert!(scene.served.metrics().contains("kvasir_gateway_refused_total{reason=\"descriptors\"} 1"));
+}
+
+#[tokio::test]
+async fn a_changed_cap_holds_for_newcomers_and_touches_no_session() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let (mut worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
+    let cap = |connections| HubSettings { accept: AcceptLimits::default(), connections };
+    scene.control_of_hub.change(cap(1));
+    let mut stream = TcpStream::connect(scene.hub).await.unwrap();
+    let mut answer = Vec::new();
+    // An end or a reset: closed either way.
+    let _ = patiently(stream.read_to_end(&mut answer)).await;
+    assert!(answer.is_empty());
+    whole_session(&mut worker, &mut backbone, &[(10, 20)]).await;
+    scene.control_of_hub.change(cap(100));
+    assert!(get(scene.hub, "/v1/status").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn page_and_report_show_who_is_there_and_a_hub_that_stops_is_not_ready() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let (worker_key, backbone_key, waiting_key) = (key(2), key(3), key(4));
+    let waiting = scene.worker(&waiting_key).await.unwrap();
+    let seen = |part: &'static str| {
+        let served = scene.served.clone();
+        patiently(async move {
+            while !served.page().contains(part) {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        })
+    };
+    seen("no backbone is connected").await;
+    drop(waiting);
+    seen("Nobody waits.").await;
+    let (worker, backbone, _control) = scene.pair(&worker_key, &backbone_key).await;
+    let page = scene.served.page();
+    for key in [&worker_key, &backbone_key] {
+        assert!(page.contains(&key.public().to_string()), "{page}");
+    }
+    let report: serde_json::Value = serde_json::from_str(&scene.served.status()).unwrap();
+    assert_eq!(report["sessions"][0]["session"], backbone.id().to_string());
+    assert_eq!(report["sessions"][0]["to_worker"]["dispatch"], 0);
+    let metrics = scene.served.metrics();
+    assert!(metrics.contains("kvasir_gateway_sessions_open 1\n"), "{metrics}");
+    assert!(metrics.contains("kvasir_gateway_backbones 1\n"), "{metrics}");
+    for key in [&worker_key, &backbone_key] {
+        assert!(!metrics.contains(&key.public().to_string()[8..24]), "a key is a label");
+    }
+    patiently(async {
+        while scene.served.ready().is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let served = scene.served.clone();
+    scene.stopper.stop();
+    assert!(served.ready().unwrap_err().contains("stopping"));
+    drop((worker, backbone));
+    patiently(scene.run).await.unwrap();
+    assert!(served.ready().is_err());
+    assert!(served.page().contains("No session."));
 }

@@ -3,21 +3,31 @@
 //! A value comes from its flag, else from its `KVASIR_GATEWAY_*` variable, else from `gateway.toml`. Secrets are files. With
 //! `--json` a command prints JSON on standard output; everything else goes to standard error.
 
+mod logging;
 mod once;
+mod reload;
 mod serve;
+mod settings;
 
-use std::{io::Write as _, net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode};
+use std::{
+    io::Write as _,
+    net::SocketAddr,
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
-use kvasir_ledger::plain_text::{LineWriter, printable};
+use kvasir_ledger::plain_text::printable;
 use kvasir_wire::ticket::Role;
-use tracing_subscriber::EnvFilter;
 
 use crate::{
-    config::GatewayFile,
+    config::{ConfigError, GatewayFile},
     credentials::{Lifetime, PublisherName, Span},
+    edge::trusted::Network,
 };
+use logging::LogFilter;
 
 /// Edge, hub and settlement poller of a Kvasir network.
 #[derive(Debug, Parser)]
@@ -29,9 +39,9 @@ struct CommandLine {
     /// Print JSON on standard output
     #[arg(long, global = true)]
     json: bool,
-    /// What to log: error, warn, info, debug, or a filter such as kvasir_gateway=debug
-    #[arg(long, global = true, env = "KVASIR_LOG", default_value = "info", value_name = "FILTER")]
-    log: String,
+    /// What to log: error, warn, info, debug, or a filter such as kvasir_gateway=debug [default: info]
+    #[arg(long, global = true, env = "KVASIR_LOG", value_name = "FILTER")]
+    log: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -67,7 +77,7 @@ enum Command {
     },
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Example:\n  kvasir-gateway edge --listen 0.0.0.0:443 --network atlas --hub 10.0.0.2:7400 \\\n      \
     --certificate tls/server.pem --certificate-key tls/server.key --edge-key edge.key"
@@ -100,9 +110,23 @@ struct EdgeArgs {
     /// Most connections of one address [default: 256]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_PER_ADDRESS", value_name = "NUMBER")]
     max_per_address: Option<NonZeroUsize>,
+    /// A proxy, or a network of them, whose PROXY header and X-Forwarded-For are believed; may be repeated
+    #[arg(
+        long = "trusted-peer",
+        env = "KVASIR_GATEWAY_TRUSTED_PEERS",
+        value_name = "NETWORK",
+        value_delimiter = ','
+    )]
+    trusted_peers: Vec<Network>,
+    /// Most connections a second, for long; four times as many may come at once [default: 500]
+    #[arg(long, env = "KVASIR_GATEWAY_MAX_ACCEPTS_PER_SECOND", value_name = "NUMBER")]
+    max_accepts_per_second: Option<NonZeroU32>,
+    /// Address for GET /metrics, /ready, /status and /v1/status, of this machine or the LAN; off unless given
+    #[arg(long, env = "KVASIR_GATEWAY_OPERATIONS", value_name = "ADDRESS:PORT")]
+    operations: Option<SocketAddr>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "Example:\n  kvasir-gateway hub --listen 10.0.0.2:7400 --network atlas \\\n      \
     --ledger http://10.0.0.2:9750 --hub-key hub.key --edge-key edge.key\n\n\
     GET /ready and GET /v1/status on the same address say how it is.")]
@@ -128,6 +152,12 @@ struct HubArgs {
     /// Most connections [default: 4000]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_CONNECTIONS", value_name = "NUMBER")]
     max_connections: Option<NonZeroUsize>,
+    /// Most connections a second, for long; four times as many may come at once [default: 500]
+    #[arg(long, env = "KVASIR_GATEWAY_MAX_ACCEPTS_PER_SECOND", value_name = "NUMBER")]
+    max_accepts_per_second: Option<NonZeroU32>,
+    /// Address for GET /metrics, /ready, /status and /v1/status, of this machine or the LAN; off unless given
+    #[arg(long, env = "KVASIR_GATEWAY_OPERATIONS", value_name = "ADDRESS:PORT")]
+    operations: Option<SocketAddr>,
 }
 
 #[derive(Debug, Args)]
@@ -247,20 +277,14 @@ impl From<RoleName> for Role {
 /// Runs the program.
 pub fn main() -> ExitCode {
     let line = CommandLine::parse();
-    let filter = match EnvFilter::try_new(&line.log) {
-        Ok(filter) => filter,
+    let log = match LogFilter::start(line.log.as_deref()) {
+        Ok(log) => log,
         Err(error) => {
-            complain(&format!("--log (or KVASIR_LOG) {}: {error}", line.log));
+            complain(&format!("--log (or KVASIR_LOG) {}: {error}", line.log.unwrap_or_default()));
             return ExitCode::from(2);
         }
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(|| LineWriter(std::io::stderr()))
-        .with_ansi(false)
-        .log_internal_errors(false)
-        .init();
-    match run(line) {
+    match run(line, log) {
         Ok(()) => ExitCode::SUCCESS,
         // A reader that has seen enough (`| head`) is no failure of ours.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -304,13 +328,33 @@ fn sentence(error: &anyhow::Error) -> String {
     text
 }
 
-fn run(line: CommandLine) -> anyhow::Result<()> {
-    let file = || GatewayFile::load(line.config.as_deref());
+/// Where settings come from that no flag and no variable says.
+struct Source {
+    config: Option<PathBuf>,
+    log: LogFilter,
+}
+
+impl Source {
+    /// The file as it is now.
+    fn read(&self) -> Result<GatewayFile, ConfigError> {
+        GatewayFile::load(self.config.as_deref())
+    }
+
+    /// The file at the start of a program; what it says about the log holds from here on.
+    fn start(&self) -> anyhow::Result<GatewayFile> {
+        let file = self.read()?;
+        self.log.change(self.log.of_file(file.log.as_deref())?)?;
+        Ok(file)
+    }
+}
+
+fn run(line: CommandLine, log: LogFilter) -> anyhow::Result<()> {
+    let source = Source { config: line.config, log };
     match line.command {
-        Command::Edge(args) => serve::edge(args, file()?.edge, line.json),
-        Command::Hub(args) => serve::hub(args, file()?.hub, line.json),
-        Command::Settle(args) => serve::settle(args, file()?.settle, line.json),
-        Command::Ticket(args) => once::ticket(args, file()?.hub, line.json),
+        Command::Edge(args) => serve::edge(args, source, line.json),
+        Command::Hub(args) => serve::hub(args, source, line.json),
+        Command::Settle(args) => serve::settle(args, &source, line.json),
+        Command::Ticket(args) => once::ticket(args, source.read()?.hub, line.json),
         Command::Certificate(args) => once::certificate(&args, line.json),
         Command::EdgeKey(args) => once::edge_key(&args, line.json),
         Command::Completions { shell } => {

@@ -3,92 +3,94 @@
 use std::{
     io::{self, Write as _},
     net::SocketAddr,
-    num::NonZeroUsize,
     sync::Arc,
 };
 
 use anyhow::Context as _;
 use kvasir_ledger::{client::Client, plain_text::one_line};
-use kvasir_wire::{handshake::HubIdentity, ticket::check_network};
+use kvasir_wire::handshake::HubIdentity;
 use tokio::runtime::Runtime;
 
-use super::{EdgeArgs, HubArgs, SettleArgs, print_line};
+use super::{
+    EdgeArgs, HubArgs, SettleArgs, Source, print_line,
+    reload::on_hangup,
+    settings::{self, EdgeFixed, EdgeSetup, HubFixed, HubSetup, network},
+};
 use crate::{
-    config::{EdgeTable, HubTable, SettleTable, needed},
+    config::needed,
     credentials::{Span, read_edge_key, read_secret_key},
+    descriptors::DescriptorLimit,
     edge::{Certificates, Edge, EdgeOptions},
     hub::{HubOptions, HubServer, SessionClosed},
+    operations::{Operations, Served},
     settle::{DEFAULT_INTERVAL, Poller},
     stop::{Stop, stop_signal, switch},
 };
 
-/// Folder of the hub's spool unless told otherwise.
-const DEFAULT_SPOOL: &str = "hub-spool";
-
-pub(super) fn edge(args: EdgeArgs, file: EdgeTable, json: bool) -> anyhow::Result<()> {
-    let listen = needed(args.listen, file.listen, "--listen", "KVASIR_GATEWAY_LISTEN", "edge.listen")?;
-    let hub = needed(args.hub, file.hub, "--hub", "KVASIR_GATEWAY_HUB", "edge.hub")?;
-    let network = network(args.network, file.network, "edge.network")?;
-    let certificate = needed(
-        args.certificate,
-        file.certificate,
-        "--certificate",
-        "KVASIR_GATEWAY_CERTIFICATE",
-        "edge.certificate",
-    )?;
-    let key = needed(
-        args.certificate_key,
-        file.certificate_key,
-        "--certificate-key",
-        "KVASIR_GATEWAY_CERTIFICATE_KEY",
-        "edge.certificate_key",
-    )?;
-    let edge_key =
-        needed(args.edge_key, file.edge_key, "--edge-key", "KVASIR_GATEWAY_EDGE_KEY", "edge.edge_key")?;
-    let mut options = EdgeOptions::new(listen, hub, network);
-    for (cap, given) in [
-        (&mut options.slots.connections, args.max_connections.or(file.max_connections)),
-        (&mut options.slots.unauthenticated, args.max_unauthenticated.or(file.max_unauthenticated)),
-        (&mut options.slots.per_address, args.max_per_address.or(file.max_per_address)),
-    ] {
-        *cap = given.map_or(*cap, NonZeroUsize::get);
-    }
-    let edge_key = read_edge_key(&edge_key)?;
-    let certificates = Certificates::load(&certificate, &key)?;
+pub(super) fn edge(args: EdgeArgs, source: Source, json: bool) -> anyhow::Result<()> {
+    let file = source.start()?;
+    raise_descriptors();
+    let EdgeSetup { fixed, settings } = settings::edge(args.clone(), file.edge)?;
+    let EdgeFixed { listen, hub, network, operations, .. } = fixed.clone();
+    let options = EdgeOptions::new(listen, hub, network).with(settings);
+    let edge_key = read_edge_key(&fixed.edge_key)?;
+    let certificates = Certificates::load(&fixed.certificate, &fixed.certificate_key)?;
     run(async move {
-        let edge = Edge::bind(options, edge_key, certificates).await?;
-        announce(edge.address(), json)?;
-        edge.run(stop_on_signal()).await;
+        let edge = Edge::bind(options, edge_key, certificates.clone()).await?;
+        let operations = bind_operations(operations)?;
+        let control = edge.control();
+        on_hangup(move || {
+            let file = source.read()?;
+            let new = settings::edge(args.clone(), file.edge)?;
+            let filter = source.log.of_file(file.log.as_deref())?;
+            certificates.reload()?;
+            source.log.change(filter)?;
+            control.change(new.settings);
+            Ok(fixed.differences(&new.fixed))
+        });
+        announce(edge.address(), operations.as_ref(), json)?;
+        let stop = stop_on_signal();
+        answer(operations, edge.served(stop.clone()));
+        edge.run(stop).await;
         Ok(())
     })
 }
 
-pub(super) fn hub(args: HubArgs, file: HubTable, json: bool) -> anyhow::Result<()> {
-    let listen = needed(args.listen, file.listen, "--listen", "KVASIR_GATEWAY_LISTEN", "hub.listen")?;
-    let network = network(args.network, file.network, "hub.network")?;
-    let ledger = needed(args.ledger, file.ledger, "--ledger", "KVASIR_GATEWAY_LEDGER", "hub.ledger")?;
-    let hub_key = needed(args.hub_key, file.hub_key, "--hub-key", "KVASIR_GATEWAY_HUB_KEY", "hub.hub_key")?;
-    let edge_key =
-        needed(args.edge_key, file.edge_key, "--edge-key", "KVASIR_GATEWAY_EDGE_KEY", "hub.edge_key")?;
-    let spool = args.spool.or(file.spool).unwrap_or_else(|| DEFAULT_SPOOL.into());
-    let identity = HubIdentity { network, key: read_secret_key(&hub_key)?, edge: read_edge_key(&edge_key)? };
+pub(super) fn hub(args: HubArgs, source: Source, json: bool) -> anyhow::Result<()> {
+    let file = source.start()?;
+    raise_descriptors();
+    let HubSetup { fixed, settings } = settings::hub(args.clone(), file.hub)?;
+    let HubFixed { listen, network, operations, .. } = fixed.clone();
+    let (key, edge) = (read_secret_key(&fixed.hub_key)?, read_edge_key(&fixed.edge_key)?);
+    let identity = HubIdentity { network, key, edge };
     tracing::info!(key = %identity.key.public(), network = identity.network, "this hub");
     if !is_local(listen) {
         tracing::warn!(%listen, "the hub speaks plain HTTP and belongs on the LAN: let no one outside reach this address");
     }
-    let mut options = HubOptions::new(listen, identity, spool);
-    let most = args.max_connections.or(file.max_connections);
-    options.connections = most.map_or(options.connections, NonZeroUsize::get);
-    let ledger = Arc::new(Client::new(&ledger)?);
+    let options = HubOptions::new(listen, identity, fixed.spool.clone()).with(settings);
+    let ledger = Arc::new(Client::new(&fixed.ledger)?);
     run(async move {
         let hub = HubServer::bind(options, ledger, Box::new(log_session)).await?;
-        announce(hub.address(), json)?;
-        hub.run(stop_on_signal()).await;
+        let operations = bind_operations(operations)?;
+        let control = hub.control();
+        on_hangup(move || {
+            let file = source.read()?;
+            let new = settings::hub(args.clone(), file.hub)?;
+            let filter = source.log.of_file(file.log.as_deref())?;
+            source.log.change(filter)?;
+            control.change(new.settings);
+            Ok(fixed.differences(&new.fixed))
+        });
+        announce(hub.address(), operations.as_ref(), json)?;
+        let stop = stop_on_signal();
+        answer(operations, hub.served(stop.clone()));
+        hub.run(stop).await;
         Ok(())
     })
 }
 
-pub(super) fn settle(args: SettleArgs, file: SettleTable, json: bool) -> anyhow::Result<()> {
+pub(super) fn settle(args: SettleArgs, source: &Source, json: bool) -> anyhow::Result<()> {
+    let file = source.start()?.settle;
     let ledger = needed(args.ledger, file.ledger, "--ledger", "KVASIR_GATEWAY_LEDGER", "settle.ledger")?;
     let network = network(args.network, file.network, "settle.network")?;
     let network =
@@ -134,12 +136,6 @@ pub(super) fn settle(args: SettleArgs, file: SettleTable, json: bool) -> anyhow:
     })
 }
 
-fn network(given: Option<String>, from_file: Option<String>, key: &'static str) -> anyhow::Result<String> {
-    let name = needed(given, from_file, "--network", "KVASIR_GATEWAY_NETWORK", key)?;
-    check_network(&name).map_err(|error| anyhow::anyhow!("the network name {name:?}: {error}"))?;
-    Ok(name)
-}
-
 fn run(program: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     Runtime::new().context("starting the runtime")?.block_on(program)
 }
@@ -161,13 +157,43 @@ fn stop_on_signal() -> Stop {
     stop
 }
 
-/// The one line on standard output that says where a server listens.
-fn announce(address: SocketAddr, json: bool) -> io::Result<()> {
+/// Raises the limit on descriptors, within which connections are accepted.
+fn raise_descriptors() {
+    let limit = DescriptorLimit::raise();
+    tracing::info!(%limit, "descriptors that this process may have open");
+}
+
+/// Binds the operations listener, where one is wanted.
+fn bind_operations(address: Option<SocketAddr>) -> anyhow::Result<Option<Operations>> {
+    let Some(address) = address else { return Ok(None) };
+    if !is_local(address) {
+        tracing::warn!(%address, "the operations listener asks for no credentials: let no one outside reach this address");
+    }
+    Ok(Some(Operations::bind(address).context("the address of --operations")?))
+}
+
+/// Answers there until the program ends, its drain included.
+fn answer(operations: Option<Operations>, served: Arc<dyn Served>) {
+    if let Some(operations) = operations {
+        tokio::spawn(operations.run(served));
+    }
+}
+
+/// Standard output says where a server listens: one JSON object, or a line for each address.
+fn announce(address: SocketAddr, operations: Option<&Operations>, json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
+    let operations = operations.map(Operations::address);
     if json {
-        writeln!(out, "{}", serde_json::json!({"listening": address.to_string()}))?;
+        let mut report = serde_json::json!({"listening": address.to_string()});
+        if let Some(operations) = operations {
+            report["operations"] = operations.to_string().into();
+        }
+        writeln!(out, "{report}")?;
     } else {
         writeln!(out, "listening on {address}")?;
+        if let Some(operations) = operations {
+            writeln!(out, "operations on {operations}")?;
+        }
     }
     out.flush()
 }

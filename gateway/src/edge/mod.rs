@@ -4,13 +4,18 @@
 //! signing key and keeps no books; what it knows about a session is how many bytes went by.
 
 mod certificates;
+mod metrics;
+pub mod proxy_header;
+mod report;
+mod settings;
 mod slots;
 mod splice;
+pub mod trusted;
 
 use std::{
     io,
-    net::SocketAddr,
-    sync::Arc,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, PoisonError, RwLock},
     time::{Duration, SystemTime},
 };
 
@@ -26,16 +31,23 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 pub use certificates::{CertificateError, Certificates, RELOAD_INTERVAL};
+pub use report::EdgeStatus;
+pub use settings::{EdgeControl, EdgeSettings};
 pub use slots::{Cap, Gate, Slot, SlotLimits};
-pub use splice::{SpliceEnd, SpliceLimits, Spliced, splice};
+pub use splice::{SpliceEnd, SpliceLimits, SpliceMeter, Spliced, splice, splice_metered};
 
 use crate::{
+    accept::{AcceptLimits, Doorkeeper, SharedLimits, Turned},
     http_head::{HeadError, RequestHead},
     http_refusal::HttpRefusal,
     listen::{self, ListenError},
+    operations::Served,
     stop::Stop,
     ticket_check,
 };
+use metrics::EdgeMetrics;
+use proxy_header::ProxyHeaderError;
+use trusted::TrustedPeers;
 
 /// From accept to the hub's first answer.
 pub const UPGRADE_DEADLINE: Duration = Duration::from_secs(10);
@@ -54,6 +66,10 @@ pub struct EdgeOptions {
     pub hub: String,
     /// The network that tickets must be for.
     pub network: String,
+    /// How fast connections are accepted, and for how many descriptors.
+    pub accept: AcceptLimits,
+    /// Proxies that may say whom they speak for.
+    pub trusted_peers: TrustedPeers,
     /// Caps on connections.
     pub slots: SlotLimits,
     /// How long a splice may stand still.
@@ -73,6 +89,8 @@ impl EdgeOptions {
             listen,
             hub,
             network,
+            accept: AcceptLimits::default(),
+            trusted_peers: TrustedPeers::default(),
             slots: SlotLimits::default(),
             splice: SpliceLimits::default(),
             congestion: Congestion::from_environment(),
@@ -93,10 +111,14 @@ pub struct Edge {
 
 /// What every connection needs.
 struct Shared {
+    /// As they were at the start; what may change since is behind `accept`, `trusted_peers` and `gate`.
     options: EdgeOptions,
     edge_key: EdgeKey,
     tls: Arc<ServerConfig>,
+    accept: SharedLimits,
+    trusted_peers: RwLock<Arc<TrustedPeers>>,
     gate: Arc<Gate>,
+    metrics: Arc<EdgeMetrics>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -126,13 +148,16 @@ impl Edge {
         let tls = certificates.server_config()?;
         let listener = listen::bind(options.listen, &options.congestion)?;
         let address = listen::local_address(&listener)?;
-        let gate = Gate::new(options.slots);
-        Ok(Edge {
-            listener,
-            address,
-            certificates,
-            shared: Arc::new(Shared { options, edge_key, tls, gate }),
-        })
+        let shared = Shared {
+            edge_key,
+            tls,
+            accept: SharedLimits::new(options.accept),
+            trusted_peers: RwLock::new(Arc::new(options.trusted_peers.clone())),
+            gate: Gate::new(options.slots),
+            metrics: EdgeMetrics::new(),
+            options,
+        };
+        Ok(Edge { listener, address, certificates, shared: Arc::new(shared) })
     }
 
     /// The address in use, with the port that the system chose if 0 was asked for.
@@ -140,21 +165,38 @@ impl Edge {
         self.address
     }
 
+    /// Changes this edge while it serves.
+    pub fn control(&self) -> EdgeControl {
+        EdgeControl::new(self.shared.clone())
+    }
+
+    /// What this edge tells an operator; not ready once `stop` is on.
+    pub fn served(&self, stop: Stop) -> Arc<dyn Served> {
+        Arc::new(report::EdgeReport::new(self.shared.clone(), stop))
+    }
+
     /// Serves until it is stopped, then lets sessions go on for the drain time and ends them.
     pub async fn run(self, mut stop: Stop) {
         let Edge { listener, address: _, certificates, shared } = self;
         let mut connections = JoinSet::new();
         let watcher = tokio::spawn(certificates.watch());
+        let mut doorkeeper = Doorkeeper::new(shared.accept.clone());
         loop {
             tokio::select! {
                 biased;
                 () = stop.stopped() => break,
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => {
-                        let slot = shared.gate.enter(peer.ip());
-                        connections.spawn(serve(shared.clone(), stream, peer, slot));
-                    }
+                    // Answering who is closed here would cost a TLS handshake, which is what the limits are to spare.
+                    Ok((stream, peer)) => match shared.let_in(&mut doorkeeper, &stream, peer) {
+                        Ok(slot) => {
+                            connections.spawn(serve(shared.clone(), stream, peer, slot));
+                        }
+                        Err(turned) => {
+                            shared.metrics.door.refused.count(turned.name());
+                            doorkeeper.say(turned.name());
+                        }
+                    },
                     Err(error) => listen::accept_failed(&error).await,
                 },
             }
@@ -171,37 +213,72 @@ impl Edge {
     }
 }
 
+impl Shared {
+    /// A place for a connection that was just accepted, or the limit that it met.
+    fn let_in(
+        &self,
+        doorkeeper: &mut Doorkeeper,
+        stream: &TcpStream,
+        peer: SocketAddr,
+    ) -> Result<Slot, Turned> {
+        self.metrics.door.accepts.inc();
+        doorkeeper.admit(stream)?;
+        Ok(match self.trusted_peers().contains(peer.ip()) {
+            true => self.gate.enter_behind(peer.ip()),
+            false => self.gate.enter(peer.ip()),
+        })
+    }
+
+    fn trusted_peers(&self) -> Arc<TrustedPeers> {
+        // Replaced as a whole, so a poisoned lock is as good as another.
+        self.trusted_peers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// One connection, from accept to its end.
 async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut slot: Slot) {
     let started = Instant::now();
     let deadline = started + shared.options.upgrade_deadline;
+    let door = &shared.metrics.door;
+    let mut from = peer.ip();
     let evicted = slot.evicted();
     let upgraded = tokio::select! {
-        upgraded = timeout_at(deadline, upgrade(&shared, stream, &mut slot)) => upgraded,
+        upgraded = timeout_at(deadline, upgrade(&shared, stream, &mut slot, &mut from)) => upgraded,
         () = evicted => {
-            tracing::info!(%peer, "closed for a newer connection: too many have shown no ticket");
+            door.handshakes.count("evicted");
+            tracing::info!(%peer, client = %from, "closed for a newer connection: too many have shown no ticket");
             return;
         }
     };
     let (mut client, mut hub) = match upgraded {
         Ok(Ok(joined)) => joined,
         Ok(Err(failure)) => {
-            tracing::info!(%peer, "not upgraded: {failure}");
+            door.handshakes.count(failure.name());
+            if let NotUpgraded::Refused(refusal) = &failure {
+                door.refused.count(refusal.code());
+            }
+            tracing::info!(%peer, client = %from, "not upgraded: {failure}");
             return;
         }
         Err(_) => {
+            door.handshakes.count("timed_out");
             let limit = shared.options.upgrade_deadline.as_secs_f32();
-            tracing::info!(%peer, "not upgraded: not done within {limit} s of the accept");
+            tracing::info!(%peer, client = %from, "not upgraded: not done within {limit} s of the accept");
             return;
         }
     };
-    let spliced = splice(&mut client, &mut hub, shared.options.splice).await;
+    door.handshakes.count("spliced");
+    let mut open = door.session();
+    let limits = shared.options.splice;
+    let spliced = splice_metered(&mut client, &mut hub, limits, &shared.metrics.splice).await;
+    open.ends_for(spliced.end.name());
     let error = match &spliced.end {
         SpliceEnd::Failed(error) => error.to_string(),
         _ => String::new(),
     };
     tracing::info!(
         %peer,
+        client = %from,
         end = spliced.end.name(),
         error,
         to_hub = spliced.forward,
@@ -216,6 +293,8 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut slo
 enum NotUpgraded {
     #[error("{0}")]
     Refused(HttpRefusal),
+    #[error("{0}")]
+    Proxy(#[from] ProxyHeaderError),
     #[error("TLS handshake: {0}")]
     Tls(io::Error),
     #[error("{0}")]
@@ -224,16 +303,36 @@ enum NotUpgraded {
     Client(io::Error),
 }
 
-/// TLS, head, ticket, hub: what the one deadline covers. A refusal has been sent when this returns it.
+impl NotUpgraded {
+    /// One word for metrics.
+    fn name(&self) -> &'static str {
+        match self {
+            NotUpgraded::Refused(_) => "refused",
+            NotUpgraded::Proxy(_) => "bad_proxy_header",
+            NotUpgraded::Tls(_) => "tls_failed",
+            NotUpgraded::Head(_) => "no_head",
+            NotUpgraded::Client(_) => "client_gone",
+        }
+    }
+}
+
+/// PROXY header, TLS, head, ticket, hub: what the one deadline covers. A refusal has been sent when this returns it. `from`
+/// becomes the client's address, as far as trust goes.
 async fn upgrade(
     shared: &Shared,
-    stream: TcpStream,
+    mut stream: TcpStream,
     slot: &mut Slot,
+    from: &mut IpAddr,
 ) -> Result<(TlsStream<TcpStream>, TcpStream), NotUpgraded> {
     stream.set_nodelay(true).map_err(NotUpgraded::Client)?;
+    *from = behind_proxy(&shared.trusted_peers(), &mut stream, *from).await?;
+    slot.belongs_to(*from);
     let mut client = TlsAcceptor::from(shared.tls.clone()).accept(stream).await.map_err(NotUpgraded::Tls)?;
     let joined = match RequestHead::read(&mut client).await {
-        Ok(head) => join_hub(shared, &head, slot).await,
+        Ok(head) => match forwarded(shared, &head, slot, from) {
+            Ok(()) => join_hub(shared, &head, slot).await,
+            Err(refusal) => Err(refusal),
+        },
         Err(HeadError::Refused(refusal)) => Err(refusal),
         Err(error) => return Err(error.into()),
     };
@@ -249,6 +348,34 @@ async fn upgrade(
     }
 }
 
+/// Reads the PROXY header of a trusted peer, if one comes; answers whose connection it is.
+async fn behind_proxy(
+    trusted: &TrustedPeers,
+    stream: &mut TcpStream,
+    peer: IpAddr,
+) -> Result<IpAddr, ProxyHeaderError> {
+    let mut first = [0; 1];
+    if stream.peek(&mut first).await? == 0 || !proxy_header::begins(first[0]) {
+        return Ok(peer);
+    }
+    if !trusted.contains(peer) {
+        return Err(ProxyHeaderError::NotTrusted);
+    }
+    Ok(proxy_header::read(stream).await?.unwrap_or(peer))
+}
+
+/// Takes the client's address from the head, where a trusted peer sent it.
+fn forwarded(
+    shared: &Shared,
+    head: &RequestHead,
+    slot: &mut Slot,
+    from: &mut IpAddr,
+) -> Result<(), HttpRefusal> {
+    *from = shared.trusted_peers().client(*from, head)?;
+    slot.belongs_to(*from);
+    Ok(())
+}
+
 /// Checks the head and connects it to the hub. Answers the hub's connection and its first bytes, which are not looked at:
 /// they are the hub's own answer, upgrade or refusal.
 async fn join_hub(
@@ -261,11 +388,11 @@ async fn join_hub(
     check_ticket(shared, head.bearer()?)?;
     match slot.over() {
         Some(Cap::PerAddress) => {
-            let limit = shared.options.slots.per_address;
+            let limit = shared.gate.limits().per_address;
             return Err(HttpRefusal::too_many(format!("this address has {limit} connections already"), 60));
         }
         Some(_) => {
-            let limit = shared.options.slots.connections;
+            let limit = shared.gate.limits().connections;
             return Err(HttpRefusal::unavailable(
                 format!("this edge holds {limit} connections, its limit"),
                 60,

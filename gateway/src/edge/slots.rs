@@ -50,12 +50,12 @@ pub enum Cap {
 /// The counters, shared by the accept loop and every connection.
 #[derive(Debug)]
 pub struct Gate {
-    limits: SlotLimits,
     counts: Mutex<Counts>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
+    limits: SlotLimits,
     all: Count,
     by_address: HashMap<IpAddr, Count>,
     /// Connections that have shown no ticket yet, oldest first.
@@ -78,7 +78,17 @@ struct Count {
 impl Gate {
     /// A gate with no connections.
     pub fn new(limits: SlotLimits) -> Arc<Self> {
-        Arc::new(Gate { limits, counts: Mutex::default() })
+        Arc::new(Gate { counts: Mutex::new(Counts { limits, ..Counts::default() }) })
+    }
+
+    /// The caps that hold now.
+    pub fn limits(&self) -> SlotLimits {
+        self.lock().limits
+    }
+
+    /// From the next connection on, these caps hold. What is beyond them already stays.
+    pub fn change(&self, limits: SlotLimits) {
+        self.lock().limits = limits;
     }
 
     /// Takes a place for a connection that has shown nothing yet. Where a cap on such connections is met, the oldest of them of the
@@ -87,19 +97,31 @@ impl Gate {
         let address = counted_address(address);
         let mut counts = self.lock();
         let here = counts.by_address.get(&address).copied().unwrap_or_default();
-        if counts.all.unauthenticated >= self.limits.unauthenticated {
+        if counts.all.unauthenticated >= counts.limits.unauthenticated {
             counts.evict(None);
-        } else if here.unauthenticated >= self.limits.unauthenticated_per_address {
+        } else if here.unauthenticated >= counts.limits.unauthenticated_per_address {
             counts.evict(Some(address));
         }
         self.admit(counts, address)
     }
 
+    /// Takes a place for a connection of a proxy that is trusted, whose client is not known yet: what holds for one address
+    /// does not hold before [`Slot::belongs_to`] has named it.
+    pub fn enter_behind(self: &Arc<Self>, proxy: IpAddr) -> Slot {
+        let mut counts = self.lock();
+        if counts.all.unauthenticated >= counts.limits.unauthenticated {
+            counts.evict(None);
+        }
+        let mut slot = self.admit(counts, counted_address(proxy));
+        slot.over = slot.over.filter(|cap| *cap != Cap::PerAddress);
+        slot
+    }
+
     fn admit(self: &Arc<Self>, mut counts: MutexGuard<'_, Counts>, address: IpAddr) -> Slot {
         let here = counts.by_address.get(&address).copied().unwrap_or_default();
-        let over = if counts.all.connections >= self.limits.connections {
+        let over = if counts.all.connections >= counts.limits.connections {
             Some(Cap::Connections)
-        } else if here.connections >= self.limits.per_address {
+        } else if here.connections >= counts.limits.per_address {
             Some(Cap::PerAddress)
         } else {
             None
@@ -142,6 +164,21 @@ impl Counts {
         }
     }
 
+    /// Counts a connection for another address than before.
+    fn rename(&mut self, number: u64, from: IpAddr, to: IpAddr) {
+        let waiting = self.waiting.get_mut(&number).map(|waiting| waiting.address = to).is_some();
+        let target = self.by_address.entry(to).or_default();
+        target.connections += 1;
+        target.unauthenticated += usize::from(waiting);
+        if let Some(before) = self.by_address.get_mut(&from) {
+            before.connections -= 1;
+            before.unauthenticated -= usize::from(waiting);
+            if before.connections == 0 {
+                self.by_address.remove(&from);
+            }
+        }
+    }
+
     fn remove(&mut self, address: IpAddr, number: u64) {
         self.end_waiting(number);
         if let Some(here) = self.by_address.get_mut(&address) {
@@ -180,6 +217,29 @@ impl Slot {
     /// The cap that this connection is beyond and must be told of, if any.
     pub fn over(&self) -> Option<Cap> {
         self.over
+    }
+
+    /// The connection is this address's, as a trusted peer says. Where the address has as many without a ticket as it may,
+    /// its oldest makes room, as if the connection had come from it.
+    pub fn belongs_to(&mut self, address: IpAddr) {
+        let address = counted_address(address);
+        if address == self.address {
+            return;
+        }
+        let mut counts = self.gate.lock();
+        let limits = counts.limits;
+        let here = counts.by_address.get(&address).copied().unwrap_or_default();
+        if counts.waiting.contains_key(&self.number)
+            && here.unauthenticated >= limits.unauthenticated_per_address
+        {
+            counts.evict(Some(address));
+        }
+        if self.over != Some(Cap::Connections) {
+            self.over = (here.connections >= limits.per_address).then_some(Cap::PerAddress);
+        }
+        counts.rename(self.number, self.address, address);
+        drop(counts);
+        self.address = address;
     }
 
     /// The connection has shown a good ticket: it no longer counts as unauthenticated.
@@ -267,6 +327,56 @@ mod tests {
         assert_eq!(gate.counts(), (0, 0));
         let counts = gate.lock();
         assert!(counts.by_address.is_empty() && counts.waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_proxy_s_connections_count_for_the_clients_that_it_names() {
+        let limits = SlotLimits {
+            connections: 100,
+            unauthenticated: 5,
+            per_address: 2,
+            unauthenticated_per_address: 1,
+        };
+        let gate = Gate::new(limits);
+        let proxy = address("10.0.0.1");
+        let mut slots: Vec<Slot> = (0..5).map(|_| gate.enter_behind(proxy)).collect();
+        assert!(slots.iter().all(|slot| slot.over().is_none()), "the proxy's own address has no cap");
+        assert_eq!(gate.counts(), (5, 5));
+        let client = address("203.0.113.7");
+        slots[0].belongs_to(client);
+        slots[1].belongs_to(client);
+        slots[0].evicted().await;
+        assert_eq!(gate.counts(), (5, 4), "the client's older one made room, none of the proxy's");
+        slots[1].authenticated();
+        slots[2].belongs_to(client);
+        assert_eq!(slots[2].over(), Some(Cap::PerAddress));
+        // Another hop names another one: the cap that was met is met no more.
+        slots[2].belongs_to(address("203.0.113.8"));
+        assert_eq!(slots[2].over(), None);
+        assert_eq!(gate.counts(), (5, 3));
+        // All places: of the two that nobody has been named for, the oldest.
+        let others = [gate.enter(address("10.0.0.8")), gate.enter(address("10.0.0.9"))];
+        let sixth = gate.enter_behind(proxy);
+        slots[3].evicted().await;
+        assert_eq!(gate.counts(), (8, 5));
+        drop((slots, others, sixth));
+        let counts = gate.lock();
+        assert!(counts.by_address.is_empty() && counts.waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn changed_caps_hold_for_newcomers_and_end_nothing() {
+        let gate = Gate::new(SlotLimits::default());
+        let mut old: Vec<Slot> = (0..4).map(|_| gate.enter(address("10.0.0.1"))).collect();
+        old[0].authenticated();
+        gate.change(SlotLimits { per_address: 2, unauthenticated_per_address: 3, ..SlotLimits::default() });
+        assert_eq!((gate.limits().per_address, gate.counts()), (2, (4, 3)));
+        assert!(old.iter().all(|slot| slot.over().is_none()));
+        let newer = gate.enter(address("10.0.0.1"));
+        assert_eq!(newer.over(), Some(Cap::PerAddress));
+        old[1].evicted().await;
+        drop((old, newer));
+        assert_eq!(gate.counts(), (0, 0));
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use prometheus_client::metrics::{counter::Counter, gauge::Gauge};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Instant, sleep_until},
@@ -61,7 +62,7 @@ impl SpliceEnd {
         match self {
             SpliceEnd::Closed => "closed",
             SpliceEnd::Idle => "idle",
-            SpliceEnd::Lingered => "half-closed",
+            SpliceEnd::Lingered => "half_closed",
             SpliceEnd::Failed(_) => "failed",
         }
     }
@@ -78,15 +79,40 @@ pub struct Spliced {
     pub end: SpliceEnd,
 }
 
-/// Joins two streams until both directions have ended, one fails, or neither moves for the time allowed. Dropping the
-/// future (a drain that ran out of patience) leaves both streams as they are; dropping those closes them.
+/// What splices add up, for metrics. Clones share the figures.
+#[derive(Clone, Debug, Default)]
+pub struct SpliceMeter {
+    /// Bytes moved from the first stream to the second.
+    pub forward: Counter,
+    /// Bytes moved from the second stream to the first.
+    pub backward: Counter,
+    /// Bytes of the buffers that exist now.
+    pub buffers: Gauge,
+}
+
+/// [`splice_metered`] whose figures nobody asks for.
 pub async fn splice<A, B>(first: &mut A, second: &mut B, limits: SpliceLimits) -> Spliced
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut forward = Direction::new();
-    let mut backward = Direction::new();
+    splice_metered(first, second, limits, &SpliceMeter::default()).await
+}
+
+/// Joins two streams until both directions have ended, one fails, or neither moves for the time allowed. Dropping the
+/// future (a drain that ran out of patience) leaves both streams as they are; dropping those closes them.
+pub async fn splice_metered<A, B>(
+    first: &mut A,
+    second: &mut B,
+    limits: SpliceLimits,
+    meter: &SpliceMeter,
+) -> Spliced
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut forward = Direction::new(meter.forward.clone(), &meter.buffers);
+    let mut backward = Direction::new(meter.backward.clone(), &meter.buffers);
     let mut last_progress = Instant::now();
     let mut half_closed = false;
     let mut watchdog = Box::pin(sleep_until(last_progress + limits.idle.min(SHRINK_AFTER)));
@@ -132,7 +158,7 @@ where
 
 /// One direction: a buffer between a reader and a writer.
 struct Direction {
-    buffer: Box<[u8]>,
+    buffer: Buffer,
     start: usize,
     end: usize,
     /// Whether the writer holds bytes that it may not have sent yet.
@@ -140,18 +166,49 @@ struct Direction {
     read_ended: bool,
     done: bool,
     moved: u64,
+    moved_in_all: Counter,
+}
+
+/// A buffer that is counted for as long as it exists.
+struct Buffer {
+    bytes: Box<[u8]>,
+    counted: Gauge,
+}
+
+impl Buffer {
+    fn new(length: usize, counted: &Gauge) -> Self {
+        // Never more than `LARGE_BUFFER`.
+        counted.inc_by(length as i64);
+        Buffer { bytes: vec![0; length].into_boxed_slice(), counted: counted.clone() }
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Another one of this length in its place.
+    fn resize(&mut self, length: usize) {
+        *self = Buffer::new(length, &self.counted);
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.counted.dec_by(self.bytes.len() as i64);
+    }
 }
 
 impl Direction {
-    fn new() -> Self {
+    fn new(moved_in_all: Counter, buffers: &Gauge) -> Self {
         Direction {
-            buffer: vec![0; SMALL_BUFFER].into_boxed_slice(),
+            buffer: Buffer::new(SMALL_BUFFER, buffers),
             start: 0,
             end: 0,
             unflushed: false,
             read_ended: false,
             done: false,
             moved: 0,
+            moved_in_all,
         }
     }
 
@@ -173,7 +230,7 @@ impl Direction {
             if self.start == self.end && !self.read_ended {
                 self.start = 0;
                 self.end = 0;
-                let mut target = ReadBuf::new(&mut self.buffer);
+                let mut target = ReadBuf::new(&mut self.buffer.bytes);
                 match Pin::new(&mut *reader).poll_read(context, &mut target) {
                     Poll::Ready(result) => result?,
                     Poll::Pending => {
@@ -189,13 +246,15 @@ impl Direction {
                 self.read_ended = self.end == 0;
             }
             while self.start < self.end {
-                let written =
-                    ready!(Pin::new(&mut *writer).poll_write(context, &self.buffer[self.start..self.end]))?;
+                let written = ready!(
+                    Pin::new(&mut *writer).poll_write(context, &self.buffer.bytes[self.start..self.end])
+                )?;
                 if written == 0 {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
                 self.start += written;
                 self.moved += written as u64;
+                self.moved_in_all.inc_by(written as u64);
                 self.unflushed = true;
             }
             if self.read_ended {
@@ -211,7 +270,7 @@ impl Direction {
     fn grow(&mut self) {
         let length = self.buffer.len();
         if self.end == length && length < LARGE_BUFFER && self.moved >= GROW_AFTER {
-            self.buffer = vec![0; length * 2].into_boxed_slice();
+            self.buffer.resize(length * 2);
             self.start = 0;
             self.end = 0;
         }
@@ -220,7 +279,7 @@ impl Direction {
     /// Gives a large buffer back while nothing is in it.
     fn shrink(&mut self) {
         if self.start == self.end && self.buffer.len() > SMALL_BUFFER {
-            self.buffer = vec![0; SMALL_BUFFER].into_boxed_slice();
+            self.buffer.resize(SMALL_BUFFER);
             self.start = 0;
             self.end = 0;
         }
@@ -240,7 +299,11 @@ mod tests {
     async fn both_directions_arrive_whole_and_the_buffers_grow() {
         let (client, mut near) = duplex(3000);
         let (mut far, hub) = duplex(50_000);
-        let splice = tokio::spawn(async move { splice(&mut near, &mut far, SpliceLimits::default()).await });
+        let meter = SpliceMeter::default();
+        let metered = meter.clone();
+        let splice = tokio::spawn(async move {
+            splice_metered(&mut near, &mut far, SpliceLimits::default(), &metered).await
+        });
         let up = pattern(1_500_000, 1);
         let down = pattern(1_100_000, 2);
         let talk = |stream: tokio::io::DuplexStream, send: Vec<u8>| async move {
@@ -259,6 +322,8 @@ mod tests {
         let spliced = splice.await.unwrap();
         assert_eq!((spliced.forward, spliced.backward), (up.len() as u64, down.len() as u64));
         assert!(matches!(spliced.end, SpliceEnd::Closed));
+        assert_eq!((meter.forward.get(), meter.backward.get()), (up.len() as u64, down.len() as u64));
+        assert_eq!(meter.buffers.get(), 0);
     }
 
     #[tokio::test]
@@ -300,7 +365,8 @@ mod tests {
 
     #[test]
     fn a_buffer_grows_to_its_limit_and_shrinks_back() {
-        let mut direction = Direction::new();
+        let buffers = Gauge::default();
+        let mut direction = Direction::new(Counter::default(), &buffers);
         direction.moved = GROW_AFTER;
         for _ in 0..10 {
             direction.start = direction.buffer.len();
@@ -312,8 +378,11 @@ mod tests {
         direction.shrink();
         assert_eq!(direction.buffer.len(), SMALL_BUFFER);
         direction.end = SMALL_BUFFER;
-        direction.buffer = vec![0; LARGE_BUFFER].into_boxed_slice();
+        direction.buffer.resize(LARGE_BUFFER);
         direction.shrink();
         assert_eq!(direction.buffer.len(), LARGE_BUFFER, "a buffer that holds bytes is kept");
+        assert_eq!(buffers.get(), LARGE_BUFFER as i64);
+        drop(direction);
+        assert_eq!(buffers.get(), 0, "what is gone is not counted");
     }
 }

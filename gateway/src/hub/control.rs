@@ -7,11 +7,13 @@ use kvasir_wire::{
     id::SessionId,
     message::Report,
     refusal::{Refusal, RefusalCode},
+    ticket::Role,
 };
 use tokio::net::TcpStream;
 
 use super::{
     Hub,
+    meter::RoundTrip,
     pairing::{restarting, unexpected},
     session::LINGER,
 };
@@ -21,7 +23,8 @@ use crate::stop::Stop;
 pub(super) async fn serve_control(hub: &Hub, mut link: HubLink, offer: BackboneOffer, mut stop: Stop) {
     let key = link.admission.holder;
     tracing::info!(backbone = %key, model = %offer.model, "backbone connected");
-    let number = hub.registry.add_control(&link.admission, offer, link.sender.clone());
+    let round_trip = RoundTrip::watch(&link.sender, Role::Backbone, hub);
+    let number = hub.registry.add_control(&link.admission, offer, link.sender.clone(), round_trip);
     let why = loop {
         let incoming = tokio::select! {
             biased;

@@ -20,13 +20,10 @@ use tokio_tungstenite::{
 use crate::{
     http_head::{HeadError, RequestHead},
     http_refusal::HttpRefusal,
+    operations::{READY_PATH, STATUS_PATH},
     ticket_check,
 };
 
-/// Path that answers whether this hub takes connections.
-pub const READY_PATH: &str = "/ready";
-/// Path of the status report.
-pub const STATUS_PATH: &str = "/v1/status";
 const PATHS: [&str; 4] = [WORKER_PATH, BACKBONE_PATH, READY_PATH, STATUS_PATH];
 
 /// What a connection turned out to be.
@@ -54,6 +51,16 @@ pub enum DoorError {
     /// The connection failed.
     #[error("{0}")]
     Stream(#[from] std::io::Error),
+}
+
+impl DoorError {
+    /// A word for programs, from this program's own: a refusal's code, else `handshake`.
+    pub fn code(&self) -> &'static str {
+        match self {
+            DoorError::Refused(refusal) => refusal.code(),
+            DoorError::Head(_) | DoorError::Link(_) | DoorError::Stream(_) => "handshake",
+        }
+    }
 }
 
 /// Takes one connection through the door.

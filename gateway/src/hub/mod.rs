@@ -9,9 +9,13 @@ mod control;
 pub mod door;
 pub mod filing;
 mod fitting;
+mod meter;
+mod metrics;
 mod pairing;
 mod registry;
+mod report;
 mod session;
+mod settings;
 mod status;
 
 use std::{
@@ -22,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use kvasir_link::{LinkOptions, unix_now};
+use kvasir_link::{LinkError, LinkOptions, unix_now};
 use kvasir_wire::{
     handshake::{HubIdentity, Purpose},
     id::SessionId,
@@ -37,18 +41,24 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+pub use meter::LaneBytes;
 pub use session::SessionClosed;
+pub use settings::{HubControl, HubSettings};
 pub use status::{BackboneReport, RefusalReport, SessionReport, Status, WaitingReport};
 
 use crate::{
+    accept::{AcceptLimits, Doorkeeper, SharedLimits, turn_away},
     edge::{Gate, Slot, SlotLimits},
     http_refusal::json_response,
     listen::{self, ListenError},
+    operations::{Served, ready_response},
     stop::{Stop, switch},
 };
 use door::{DoorError, Visit};
 use filing::{Filer, Filing, FilingTimes, Ledger};
+use metrics::HubMetrics;
 use registry::Registry;
+use report::HubReport;
 
 /// From accept to the admission.
 pub const DOOR_TIME: Duration = Duration::from_secs(10);
@@ -73,6 +83,8 @@ pub struct HubOptions {
     pub identity: HubIdentity,
     /// Folder for receipts that the ledger has not taken yet.
     pub spool: PathBuf,
+    /// How fast connections are accepted, and for how many descriptors.
+    pub accept: AcceptLimits,
     /// Most connections.
     pub connections: usize,
     /// Deadlines and sockets of links.
@@ -92,6 +104,7 @@ impl HubOptions {
             listen,
             identity,
             spool,
+            accept: AcceptLimits::default(),
             connections: SlotLimits::default().connections,
             link: LinkOptions::default(),
             drain_time: DRAIN_TIME,
@@ -125,6 +138,7 @@ pub struct HubServer {
     filer: Filer,
     ledger: Arc<dyn Ledger>,
     gate: Arc<Gate>,
+    accept: SharedLimits,
     drain_time: Duration,
 }
 
@@ -134,6 +148,7 @@ struct Hub {
     link: LinkOptions,
     grant_time: Duration,
     registry: Registry,
+    metrics: Arc<HubMetrics>,
     filing: Filing,
     /// Leaf hash of the price note that holds, as the ledger last said.
     price: Mutex<Option<String>>,
@@ -151,25 +166,20 @@ impl HubServer {
         let address = listen::local_address(&listener)?;
         let (filing, filer) = filing::open(&options.spool, ledger.clone(), options.filing)
             .map_err(|source| HubError::Spool { path: options.spool.clone(), source })?;
-        // Every worker comes from an edge's address, so the caps for one address are the caps for all, and nobody is turned
-        // away for them: the oldest connection that has shown no ticket makes room.
-        let limits = SlotLimits::default();
-        let gate = Gate::new(SlotLimits {
-            connections: options.connections,
-            per_address: options.connections,
-            unauthenticated_per_address: limits.unauthenticated,
-            ..limits
-        });
+        let gate = Gate::new(settings::slots(options.connections));
         let hub = Arc::new(Hub {
             identity: options.identity,
             link: options.link,
             grant_time: options.grant_time,
             registry: Registry::default(),
+            metrics: HubMetrics::new(),
             filing,
             price: Mutex::default(),
             log,
         });
-        Ok(HubServer { listener, address, hub, filer, ledger, gate, drain_time: options.drain_time })
+        let HubOptions { accept, drain_time, .. } = options;
+        let accept = SharedLimits::new(accept);
+        Ok(HubServer { listener, address, hub, filer, ledger, gate, accept, drain_time })
     }
 
     /// The address in use, with the port that the system chose if 0 was asked for.
@@ -177,14 +187,25 @@ impl HubServer {
         self.address
     }
 
+    /// What this hub tells an operator; not ready once `stop` is on. It keeps the hub from nothing.
+    pub fn served(&self, stop: Stop) -> Arc<dyn Served> {
+        Arc::new(HubReport::new(&self.hub, self.gate.clone(), self.accept.clone(), stop))
+    }
+
+    /// Changes this hub while it serves.
+    pub fn control(&self) -> HubControl {
+        HubControl::new(self.gate.clone(), self.accept.clone())
+    }
+
     /// Serves until it is stopped. Then both ends of every session are told, final receipts are signed, and what the ledger
     /// does not take in time stays in the spool.
     pub async fn run(self, mut stop: Stop) {
-        let HubServer { listener, address: _, hub, filer, ledger, gate, drain_time } = self;
+        let HubServer { listener, address: _, hub, filer, ledger, gate, accept, drain_time } = self;
         let (filer_stopper, filer_stop) = switch();
         let filer = tokio::spawn(filer.run(filer_stop));
         let prices = tokio::spawn(watch_price(hub.clone(), ledger));
         let mut connections = JoinSet::new();
+        let mut doorkeeper = Doorkeeper::new(accept);
         loop {
             tokio::select! {
                 biased;
@@ -192,6 +213,14 @@ impl HubServer {
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => {
+                        hub.metrics.door.accepts.inc();
+                        if let Err(turned) = doorkeeper.admit(&stream) {
+                            hub.metrics.door.refused.count(turned.name());
+                            doorkeeper.say(turned.name());
+                            // Without TLS the answer costs one write.
+                            turn_away(stream, &turned.refusal());
+                            continue;
+                        }
                         let slot = gate.enter(peer.ip());
                         connections.spawn(serve(hub.clone(), stream, peer, slot, stop.clone()));
                     }
@@ -236,16 +265,39 @@ impl Hub {
     }
 
     fn note_refusal(&self, whom: String, refusal: &Refusal) {
-        self.registry.note_refusal(unix_now(), whom, refusal.code.name(), refusal.sentence.clone());
+        self.metrics.door.refused.count(refusal.code.name());
+        self.registry.note_refusal(RefusalReport {
+            at: unix_now(),
+            whom,
+            code: refusal.code.name().into(),
+            message: refusal.sentence.clone(),
+            what_to_do: refusal.what_to_do.clone(),
+        });
     }
 
     fn note_report(&self, session: SessionId, by: Role, report: &Report) {
-        let message = format!("report by the {by}: {}", report.sentence);
-        self.registry.note_refusal(unix_now(), session.short(), report.code.name(), message);
+        self.registry.note_refusal(RefusalReport {
+            at: unix_now(),
+            whom: session.short(),
+            code: report.code.name().into(),
+            message: format!("report by the {by}: {}", report.sentence),
+            what_to_do: String::new(),
+        });
     }
 
     fn session_closed(&self, closed: &SessionClosed) {
         (self.log)(closed);
+    }
+
+    /// Ready means: sessions can begin. Without a price they cannot.
+    fn ready(&self, stop: &Stop) -> Result<(), String> {
+        match self.price() {
+            _ if stop.is_stopped() => {
+                Err("it is stopping: sessions are finished, new ones do not begin".into())
+            }
+            Some(_) => Ok(()),
+            None => Err("the ledger has named no price yet: is it running, and is a price set?".into()),
+        }
     }
 
     fn status(&self) -> Status {
@@ -285,13 +337,16 @@ async fn watch_price(hub: Arc<Hub>, ledger: Arc<dyn Ledger>) {
 
 /// One connection, from accept to its end.
 async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slot, stop: Stop) {
+    let door = &hub.metrics.door;
     if slot.over().is_some() {
+        door.refused.count("connections");
         tracing::warn!(%peer, "connection closed unread: the hub holds as many as it may");
         return;
     }
     let entered = tokio::select! {
         entered = timeout(DOOR_TIME, door::enter(stream, &hub.identity, &hub.link)) => entered,
         () = slot.evicted() => {
+            door.handshakes.count("evicted");
             tracing::info!(%peer, "closed for a newer connection: too many have shown no ticket");
             return;
         }
@@ -300,24 +355,39 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         Ok(Ok(visit)) => visit,
         Ok(Err(error)) => {
             tracing::info!(%peer, "not admitted: {error}");
-            let code = match &error {
-                DoorError::Refused(refusal) => refusal.code().to_owned(),
-                DoorError::Head(_) | DoorError::Link(_) | DoorError::Stream(_) => "handshake".into(),
+            let result = if matches!(error, DoorError::Refused(_)) { "refused" } else { "failed" };
+            door.handshakes.count(result);
+            door.refused.count(error.code());
+            let what_to_do = match &error {
+                DoorError::Refused(refusal) => refusal.body().what_to_do.clone(),
+                DoorError::Link(LinkError::RefusedPeer(refusal)) => refusal.what_to_do.clone(),
+                _ => String::new(),
             };
-            hub.registry.note_refusal(unix_now(), peer.to_string(), &code, error.to_string());
+            hub.registry.note_refusal(RefusalReport {
+                at: unix_now(),
+                whom: peer.to_string(),
+                code: error.code().into(),
+                message: error.to_string(),
+                what_to_do,
+            });
             return;
         }
         Err(_) => {
+            door.handshakes.count("timed_out");
             tracing::info!(%peer, "not admitted within {} s of the accept", DOOR_TIME.as_secs());
             return;
         }
     };
     let accepted = match visit {
-        Visit::Ready(stream) => return answer_ready(&hub, stream).await,
-        Visit::Status(stream) => return answer(stream, 200, &hub.status()).await,
+        Visit::Ready(stream) => return answer(stream, &ready_response(hub.ready(&stop))).await,
+        Visit::Status(stream) => {
+            let status = serde_json::to_string(&hub.status()).unwrap_or_default();
+            return answer(stream, &json_response(200, "", &status)).await;
+        }
         Visit::Link(accepted) => *accepted,
     };
     slot.authenticated();
+    door.handshakes.count("admitted");
     let holder = accepted.admission.holder;
     match accepted.admission.purpose.clone() {
         Purpose::Worker(offer) => match accepted.admit() {
@@ -332,21 +402,9 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
     }
 }
 
-/// Ready means: sessions can begin. Without a price they cannot.
-async fn answer_ready(hub: &Hub, stream: TcpStream) {
-    match hub.price() {
-        Some(_) => answer(stream, 200, &serde_json::json!({"ready": true})).await,
-        None => {
-            let why = "the ledger has named no price yet: is it running, and is a price set?";
-            answer(stream, 503, &serde_json::json!({"ready": false, "why": why})).await;
-        }
-    }
-}
-
-async fn answer(mut stream: TcpStream, status: u16, body: &impl serde::Serialize) {
-    let body = serde_json::to_string(body).unwrap_or_default();
+async fn answer(mut stream: TcpStream, response: &[u8]) {
     let write = async {
-        stream.write_all(&json_response(status, "", &body)).await?;
+        stream.write_all(response).await?;
         stream.shutdown().await
     };
     match timeout(DOOR_TIME, write).await {

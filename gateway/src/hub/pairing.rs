@@ -24,6 +24,7 @@ use tokio::{
 use super::{
     Hub,
     books::SessionFacts,
+    meter::RoundTrip,
     registry::{Choice, LinkNumber, Match},
     session,
 };
@@ -41,13 +42,15 @@ struct Gone(String);
 
 /// Serves an admitted worker until its link ends.
 pub(super) async fn serve_worker(hub: Arc<Hub>, link: HubLink, offer: WorkerOffer, stop: Stop) {
-    let (number, end) = hub.registry.add_worker(&link.admission);
+    let since = Instant::now();
+    let round_trip = RoundTrip::watch(&link.sender, Role::Worker, &hub);
+    let (number, end) = hub.registry.add_worker(&link.admission, round_trip.clone());
     let key = link.admission.holder;
     let mut waiter = Waiter { hub: &hub, number, link, offer, end, stop, passed: Vec::new() };
     match waiter.wait().await {
         Ok(pair) => {
             let Waiter { link, end, stop, .. } = waiter;
-            session::run(&hub, number, link, *pair, end, stop).await;
+            session::run(&hub, number, link, *pair, (since, round_trip), end, stop).await;
         }
         Err(Gone(why)) => {
             tracing::info!(worker = %key, why, "worker left without a session");

@@ -5,10 +5,10 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use kvasir_link::{HubLink, HubSender};
+use kvasir_link::{HubLink, HubSender, unix_now};
 use kvasir_wire::{
     handshake::{Admission, BackboneOffer, WorkerOffer},
     id::{PluginDigest, SessionId},
@@ -19,7 +19,8 @@ use tokio::sync::{oneshot, watch};
 
 use super::{
     fitting::common_plugin,
-    status::{BackboneReport, RefusalReport, SessionReport, Status, WaitingReport},
+    meter::{RoundTrip, SessionMeter},
+    status::{BackboneReport, RefusalReport, Status, WaitingReport},
 };
 
 /// Refusals that the status report remembers.
@@ -53,6 +54,8 @@ struct Control {
     offer: BackboneOffer,
     link: HubSender,
     sessions: usize,
+    since: u64,
+    round_trip: RoundTrip,
 }
 
 #[derive(Debug)]
@@ -60,13 +63,15 @@ struct Worker {
     key: PublicKey,
     /// Ends the link with this refusal.
     end: Option<oneshot::Sender<Refusal>>,
+    since: u64,
+    round_trip: RoundTrip,
     state: WorkerState,
 }
 
 #[derive(Clone, Debug)]
 enum WorkerState {
     Waiting { why: String },
-    Paired { session: SessionId, backbone: PublicKey },
+    Paired(Arc<SessionMeter>),
 }
 
 /// A session for which the backbone was asked to dial a data link.
@@ -118,8 +123,14 @@ impl Registry {
     }
 
     /// Enters a backbone's control link. An older one of the same key is ended.
-    pub fn add_control(&self, admission: &Admission, offer: BackboneOffer, link: HubSender) -> LinkNumber {
-        let key = admission.holder;
+    pub(super) fn add_control(
+        &self,
+        admission: &Admission,
+        offer: BackboneOffer,
+        link: HubSender,
+        round_trip: RoundTrip,
+    ) -> LinkNumber {
+        let (key, since) = (admission.holder, unix_now());
         let mut table = self.lock();
         let mut sessions = 0;
         table.controls.retain(|_, control| {
@@ -130,7 +141,9 @@ impl Registry {
             control.key != key
         });
         let number = table.number();
-        table.controls.insert(number, Control { key, admission: admission.clone(), offer, link, sessions });
+        let admission = admission.clone();
+        let control = Control { key, admission, offer, link, sessions, since, round_trip };
+        table.controls.insert(number, control);
         drop(table);
         self.notify();
         number
@@ -144,8 +157,12 @@ impl Registry {
 
     /// Enters a worker's link; the answer fires when it has to end. A key has as many links as its ticket allows: the
     /// oldest gives way.
-    pub fn add_worker(&self, admission: &Admission) -> (LinkNumber, oneshot::Receiver<Refusal>) {
-        let key = admission.holder;
+    pub(super) fn add_worker(
+        &self,
+        admission: &Admission,
+        round_trip: RoundTrip,
+    ) -> (LinkNumber, oneshot::Receiver<Refusal>) {
+        let (key, since) = (admission.holder, unix_now());
         let allowed = usize::from(admission.ticket.claims().limits.sessions.max(1));
         let (end, ended) = oneshot::channel();
         let mut table = self.lock();
@@ -161,7 +178,7 @@ impl Registry {
         }
         let number = table.number();
         let state = WorkerState::Waiting { why: "has just connected".into() };
-        table.workers.insert(number, Worker { key, end: Some(end), state });
+        table.workers.insert(number, Worker { key, end: Some(end), since, round_trip, state });
         drop(table);
         self.notify();
         (number, ended)
@@ -273,16 +290,10 @@ impl Registry {
     }
 
     /// A session begins.
-    pub fn session_begins(
-        &self,
-        worker: LinkNumber,
-        control: LinkNumber,
-        session: SessionId,
-        backbone: PublicKey,
-    ) {
+    pub(super) fn session_begins(&self, worker: LinkNumber, control: LinkNumber, meter: Arc<SessionMeter>) {
         let mut table = self.lock();
         if let Some(worker) = table.workers.get_mut(&worker) {
-            worker.state = WorkerState::Paired { session, backbone };
+            worker.state = WorkerState::Paired(meter);
         }
         if let Some(control) = table.controls.get_mut(&control) {
             control.sessions += 1;
@@ -301,9 +312,9 @@ impl Registry {
     }
 
     /// Remembers a refusal for the status report.
-    pub fn note_refusal(&self, at: u64, whom: String, code: &str, message: String) {
+    pub fn note_refusal(&self, refusal: RefusalReport) {
         let mut table = self.lock();
-        table.refusals.push_front(RefusalReport { at, whom, code: code.into(), message });
+        table.refusals.push_front(refusal);
         table.refusals.truncate(REMEMBERED_REFUSALS);
     }
 
@@ -311,27 +322,31 @@ impl Registry {
     pub fn status(&self) -> Status {
         let table = self.lock();
         let mut status = Status { closed_sessions: table.closed_sessions, ..Status::default() };
-        status.backbones = table
-            .controls
-            .values()
-            .map(|control| BackboneReport {
+        for control in table.controls.values() {
+            status.backbones.push(BackboneReport {
                 key: control.key.to_string(),
                 model: control.offer.model.to_string(),
                 sessions: control.sessions,
-            })
-            .collect();
+                since: control.since,
+                round_trip_us: control.round_trip.micros(),
+            });
+        }
         for worker in table.workers.values() {
-            let key = worker.key.to_string();
+            let (key, since) = (worker.key.to_string(), worker.since);
             match &worker.state {
-                WorkerState::Waiting { why } => status.waiting.push(WaitingReport { key, why: why.clone() }),
-                WorkerState::Paired { session, backbone } => status.sessions.push(SessionReport {
-                    session: session.to_string(),
-                    worker: key,
-                    backbone: backbone.to_string(),
-                }),
+                WorkerState::Waiting { why } => {
+                    let round_trip_us = worker.round_trip.micros();
+                    status.waiting.push(WaitingReport { key, why: why.clone(), since, round_trip_us });
+                }
+                WorkerState::Paired(meter) => status.sessions.push(meter.report(key)),
             }
         }
         status.refusals = table.refusals.iter().cloned().collect();
+        drop(table);
+        // Oldest first: who looks again finds everything where it was.
+        status.backbones.sort_by(|a, b| (a.since, &a.key).cmp(&(b.since, &b.key)));
+        status.waiting.sort_by(|a, b| (a.since, &a.key).cmp(&(b.since, &b.key)));
+        status.sessions.sort_by(|a, b| (a.began, &a.session).cmp(&(b.began, &b.session)));
         status
     }
 

@@ -7,15 +7,17 @@
 
 use std::{
     convert::Infallible,
+    future::poll_fn,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
     time::Duration,
 };
 
-use kvasir_link::{HubLink, HubReceiver, HubSender, Incoming, LinkError, unix_now};
+use kvasir_link::{HubLink, HubReceiver, HubSender, Incoming, LinkError, Relay, unix_now};
 use kvasir_wire::{
     assemble::Payload,
     frame::{FrameError, Kind},
-    id::SessionId,
     receipt::CUT_BYTES,
     refusal::{Refusal, RefusalCode},
     ticket::Role,
@@ -31,10 +33,11 @@ use super::{
     books::{Books, SessionTotals},
     clerk::Clerk,
     filing::FilingError,
+    meter::{LaneBytes, RoundTrip, SessionMeter},
     pairing::{Pair, of_link, told},
     registry::LinkNumber,
 };
-use crate::stop::Stop;
+use crate::{metrics::OpenSession, stop::Stop};
 
 /// How long a link is read on after its last words.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
@@ -56,6 +59,8 @@ pub struct SessionClosed {
     pub began: u64,
     /// How long it lasted.
     pub seconds: u64,
+    /// How long the worker had waited for it, in whole seconds.
+    pub waited_seconds: u64,
     /// Results passed on.
     pub calls: u64,
     /// Payload bytes of their calls.
@@ -66,6 +71,16 @@ pub struct SessionClosed {
     pub receipted_bytes: u64,
     /// Receipts signed by all three.
     pub receipts: u64,
+    /// All payload bytes passed on to the worker.
+    pub to_worker: LaneBytes,
+    /// All payload bytes passed on to the backbone.
+    pub to_backbone: LaneBytes,
+    /// Messages that had to wait since the end that they were for took no more.
+    pub stalls: u64,
+    /// How long they waited in all.
+    pub stalled_ms: u64,
+    /// Why it ended, a word for programs: `finished`, `dropped`, or the code of a refusal.
+    pub reason_code: &'static str,
     /// Why it ended.
     pub reason: String,
 }
@@ -76,13 +91,23 @@ pub(super) async fn run(
     number: LinkNumber,
     worker: HubLink,
     pair: Pair,
+    (since, worker_round_trip): (Instant, RoundTrip),
     mut end: oneshot::Receiver<Refusal>,
     stop: Stop,
 ) {
     let Pair { backbone, control, facts } = pair;
     let session = facts.transcript.session;
     let limit = worker.admission.ticket.claims().limits.session_bytes;
-    hub.registry.session_begins(number, control, session, backbone.admission.holder);
+    let backbone_round_trip = RoundTrip::watch(&backbone.sender, Role::Backbone, hub);
+    let meter = Arc::new(SessionMeter::new(
+        session,
+        backbone.admission.holder,
+        unix_now(),
+        since.elapsed(),
+        (worker_round_trip, backbone_round_trip),
+        hub.metrics.clone(),
+    ));
+    hub.registry.session_begins(number, control, meter.clone());
     tracing::info!(
         session = %session.short(), worker = %worker.admission.holder, backbone = %backbone.admission.holder, "session begins"
     );
@@ -91,10 +116,9 @@ pub(super) async fn run(
         hub: hub.clone(),
         books: books.clone(),
         worker: worker.admission.holder.to_string(),
-        backbone: backbone.admission.holder,
-        began: unix_now(),
-        start: Instant::now(),
-        session,
+        meter: meter.clone(),
+        open: hub.metrics.door.session(),
+        reason_code: "dropped",
         reason: "the hub dropped it".into(),
     };
     let due = Notify::new();
@@ -102,7 +126,15 @@ pub(super) async fn run(
     let (mut from_worker, mut from_backbone) = (worker.receiver, backbone.receiver);
     let (to_worker, to_backbone) = (worker.sender, backbone.sender);
     let mut clerk = Clerk::new(hub, session, &books, (&to_worker, &to_backbone), &due, events.clone(), limit);
-    let pump = |side, to, may_call| Pump { side, books: &books, to, events: &events, due: &due, may_call };
+    let pump = |side, to, may_call| Pump {
+        side,
+        books: &books,
+        meter: &meter,
+        to,
+        events: &events,
+        due: &due,
+        may_call,
+    };
     let mut up = pump(Role::Backbone, &to_worker, false);
     let mut down = pump(Role::Worker, &to_backbone, true);
     let ended = tokio::select! {
@@ -113,6 +145,8 @@ pub(super) async fn run(
         never = up.run(&mut from_backbone) => match never {},
     };
     record.reason = ended.to_string();
+    record.reason_code = ended.code();
+    record.open.ends_for(record.reason_code);
     tell(&ended, &to_worker, &to_backbone);
     if let Ended::Refused { refusal, .. } = &ended {
         hub.note_refusal(session.short(), refusal);
@@ -131,6 +165,17 @@ pub(super) enum Ended {
     Link { side: Role, error: LinkError },
     /// Refused by an end, or by the hub (`None`).
     Refused { by: Option<Role>, refusal: Refusal },
+}
+
+impl Ended {
+    /// A word for programs.
+    fn code(&self) -> &'static str {
+        match self {
+            Ended::Finished(_) => "finished",
+            Ended::Link { error, .. } => of_link(error).code.name(),
+            Ended::Refused { refusal, .. } => refusal.code.name(),
+        }
+    }
 }
 
 impl std::fmt::Display for Ended {
@@ -195,6 +240,7 @@ struct Pump<'session> {
     /// The end that sends.
     side: Role,
     books: &'session Mutex<Books>,
+    meter: &'session SessionMeter,
     to: &'session HubSender,
     events: &'session mpsc::Sender<Event>,
     due: &'session Notify,
@@ -243,9 +289,26 @@ impl Pump<'_> {
             })
         };
         observed.map_err(|error| Ended::Link { side: self.side, error: error.into() })?;
-        self.to.relay(relay).await.map_err(at(other(self.side)))?;
+        self.relay(relay).await.map_err(at(other(self.side)))?;
         // Counted once it is on its way: a cut must not name a result that the backbone may never see.
         self.count(answered)
+    }
+
+    /// Hands a message on, and says so to the meter when it had to wait for the other end.
+    async fn relay(&self, relay: Relay) -> Result<(), LinkError> {
+        let (to, bytes) = (other(self.side), LaneBytes::of(&relay.headers));
+        let mut handed_on = pin!(self.to.relay(relay));
+        match poll_fn(|context| Poll::Ready(handed_on.as_mut().poll(context))).await {
+            Poll::Ready(result) => result?,
+            Poll::Pending => {
+                let since = Instant::now();
+                let result = handed_on.await;
+                self.meter.stalled(to, since.elapsed());
+                result?;
+            }
+        }
+        self.meter.passed(to, bytes);
+        Ok(())
     }
 
     fn count(&self, answered: Vec<kvasir_wire::meter::Answered>) -> Result<(), Ended> {
@@ -294,29 +357,36 @@ struct Record {
     hub: Arc<Hub>,
     books: Arc<Mutex<Books>>,
     worker: String,
-    backbone: kvasir_wire::key::PublicKey,
-    session: SessionId,
-    began: u64,
-    start: Instant,
+    meter: Arc<SessionMeter>,
+    open: OpenSession,
+    reason_code: &'static str,
     reason: String,
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
         let SessionTotals { results, up, down, receipted, receipts } = lock(&self.books).totals();
-        self.hub.registry.session_ended(&self.backbone);
+        let meter = &self.meter;
+        let (stalls, stalled_ms) = meter.stalls();
+        self.hub.registry.session_ended(&meter.backbone);
         self.hub.session_closed(&SessionClosed {
             event: "session_closed",
-            session: self.session.to_string(),
+            session: meter.session.to_string(),
             worker: std::mem::take(&mut self.worker),
-            backbone: self.backbone.to_string(),
-            began: self.began,
-            seconds: self.start.elapsed().as_secs(),
+            backbone: meter.backbone.to_string(),
+            began: meter.began,
+            seconds: meter.seconds(),
+            waited_seconds: meter.waited.as_secs(),
             calls: results,
             bytes_up: up,
             bytes_down: down,
             receipted_bytes: receipted,
             receipts,
+            to_worker: meter.bytes(Role::Worker),
+            to_backbone: meter.bytes(Role::Backbone),
+            stalls,
+            stalled_ms,
+            reason_code: self.reason_code,
             reason: std::mem::take(&mut self.reason),
         });
     }

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::meter::LaneBytes;
+
 /// The status report, `GET /v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
@@ -36,6 +38,10 @@ pub struct BackboneReport {
     pub model: String,
     /// Its sessions.
     pub sessions: usize,
+    /// Unix seconds at which it connected.
+    pub since: u64,
+    /// The latest round trip from the hub, in microseconds.
+    pub round_trip_us: Option<u64>,
 }
 
 /// A waiting worker in the status report.
@@ -45,6 +51,10 @@ pub struct WaitingReport {
     pub key: String,
     /// What it waits for.
     pub why: String,
+    /// Unix seconds at which it connected.
+    pub since: u64,
+    /// The latest round trip from the hub, in microseconds.
+    pub round_trip_us: Option<u64>,
 }
 
 /// A session in the status report.
@@ -56,6 +66,22 @@ pub struct SessionReport {
     pub worker: String,
     /// The backbone's key.
     pub backbone: String,
+    /// Unix seconds at which it began.
+    pub began: u64,
+    /// How long it has lasted.
+    pub seconds: u64,
+    /// The latest round trip from the hub to the worker, in microseconds.
+    pub worker_round_trip_us: Option<u64>,
+    /// The latest round trip from the hub to the backbone, in microseconds.
+    pub backbone_round_trip_us: Option<u64>,
+    /// Payload bytes passed on to the worker.
+    pub to_worker: LaneBytes,
+    /// Payload bytes passed on to the backbone.
+    pub to_backbone: LaneBytes,
+    /// Messages that had to wait since the end that they were for took no more.
+    pub stalls: u64,
+    /// How long they waited in all.
+    pub stalled_ms: u64,
 }
 
 /// A refusal in the status report.
@@ -67,6 +93,8 @@ pub struct RefusalReport {
     pub whom: String,
     /// The word for programs.
     pub code: String,
-    /// Why.
+    /// Why, in the words that it was told.
     pub message: String,
+    /// What it was told to do about it; may be empty.
+    pub what_to_do: String,
 }

@@ -58,13 +58,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawLink<S> {
         self.socket.send(Message::Binary(bytes.into())).await.unwrap();
     }
 
-    /// The next frame of the hub's, kind and payload; `None` at the end of the link.
+    /// The next frame of the hub's, kind and payload, its pings left out; `None` at the end of the link.
     pub async fn receive(&mut self) -> Option<(Kind, Vec<u8>)> {
         loop {
             match patiently(self.socket.next()).await? {
                 Ok(Message::Binary(bytes)) => {
                     let frame = frames(&bytes).unwrap().next().unwrap().unwrap();
-                    return Some((frame.header.kind, frame.payload.to_vec()));
+                    if frame.header.kind != Kind::Ping {
+                        return Some((frame.header.kind, frame.payload.to_vec()));
+                    }
                 }
                 Ok(Message::Close(_)) | Err(_) => return None,
                 Ok(_) => {}

@@ -13,9 +13,10 @@ use std::{
 
 use kvasir_gateway::{
     hub::{
-        HubOptions, HubServer, SessionClosed,
+        HubControl, HubOptions, HubServer, SessionClosed,
         filing::{Ledger, LedgerError},
     },
+    operations::Served,
     stop::{Stopper, switch},
 };
 use kvasir_link::{
@@ -94,6 +95,8 @@ pub struct Scene {
     pub hub_key: SecretKey,
     pub edge_key: EdgeKey,
     pub closed: Arc<Mutex<Vec<SessionClosed>>>,
+    pub served: Arc<dyn Served>,
+    pub control_of_hub: HubControl,
     pub stopper: Stopper,
     pub run: JoinHandle<()>,
     pub spool: tempfile::TempDir,
@@ -125,7 +128,9 @@ impl Scene {
         let server = HubServer::bind(options, ledger, log).await.unwrap();
         let hub = server.address();
         let (stopper, stop) = switch();
-        Scene { hub, hub_key, edge_key, closed, stopper, run: tokio::spawn(server.run(stop)), spool }
+        let (served, control_of_hub) = (server.served(stop.clone()), server.control());
+        let run = tokio::spawn(server.run(stop));
+        Scene { hub, hub_key, edge_key, closed, served, control_of_hub, stopper, run, spool }
     }
 
     pub fn claims(&self, role: Role, holder: PublicKey) -> TicketClaims {

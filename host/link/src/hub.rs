@@ -123,6 +123,11 @@ impl HubSender {
         self.shared.relay(relay).await
     }
 
+    /// Measures the round trip to the holder; its receiver must be awaited meanwhile.
+    pub async fn round_trip(&self, within: Duration) -> Result<Duration, LinkError> {
+        self.shared.round_trip(HUB_STREAM, within).await
+    }
+
     /// Closes in order: what is queued goes out first.
     pub fn close(&self) {
         self.shared.close(normal_close());

@@ -342,7 +342,7 @@ impl Shared {
         }
     }
 
-    async fn round_trip(&self, stream: u32, within: Duration) -> Result<Duration, LinkError> {
+    pub(crate) async fn round_trip(&self, stream: u32, within: Duration) -> Result<Duration, LinkError> {
         let number = self.next_ping.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         let pings = || self.pings.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,99 @@
+//! What the edge tells an operator.
+
+use std::sync::Arc;
+
+use maud::html;
+use serde::Serialize;
+
+use super::Shared;
+use crate::{
+    operations::Served,
+    page::{Tile, page, tiles},
+    stop::Stop,
+};
+
+/// The edge's report, `GET /v1/status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EdgeStatus {
+    /// The network that tickets must be for.
+    pub network: String,
+    /// Whether connections are taken.
+    pub ready: bool,
+    /// Sessions open now.
+    pub sessions: i64,
+    /// Connections open now, those in handshake included.
+    pub connections: usize,
+    /// Those among them that have shown no ticket yet.
+    pub without_ticket: usize,
+    /// Connections accepted since the start.
+    pub accepted: u64,
+    /// Bytes moved to the hub since the start.
+    pub bytes_to_hub: u64,
+    /// Bytes moved to workers since the start.
+    pub bytes_to_worker: u64,
+}
+
+/// What an edge tells.
+pub(super) struct EdgeReport {
+    shared: Arc<Shared>,
+    stop: Stop,
+}
+
+impl EdgeReport {
+    pub(super) fn new(shared: Arc<Shared>, stop: Stop) -> Self {
+        EdgeReport { shared, stop }
+    }
+
+    fn report(&self) -> EdgeStatus {
+        let metrics = &self.shared.metrics;
+        let (connections, without_ticket) = self.shared.gate.counts();
+        EdgeStatus {
+            network: self.shared.options.network.clone(),
+            ready: self.ready().is_ok(),
+            sessions: metrics.door.sessions_open(),
+            connections,
+            without_ticket,
+            accepted: metrics.door.accepts.get(),
+            bytes_to_hub: metrics.splice.forward.get(),
+            bytes_to_worker: metrics.splice.backward.get(),
+        }
+    }
+}
+
+impl Served for EdgeReport {
+    fn metrics(&self) -> String {
+        let metrics = &self.shared.metrics;
+        metrics.door.look(self.shared.gate.counts(), self.shared.accept.get().descriptors);
+        metrics.text()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        match self.stop.is_stopped() {
+            true => Err("it is stopping: sessions may finish, new connections are not taken".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn status(&self) -> String {
+        serde_json::to_string(&self.report()).unwrap_or_default()
+    }
+
+    fn page(&self) -> String {
+        let report = self.report();
+        let body = html! {
+            (tiles(&[
+                Tile::count("Sessions", report.sessions.unsigned_abs()),
+                Tile::count("Connections", report.connections as u64),
+                Tile::count("Without a ticket", report.without_ticket as u64),
+                Tile::count("Accepted", report.accepted),
+                Tile::bytes("To the hub", report.bytes_to_hub),
+                Tile::bytes("To workers", report.bytes_to_worker),
+            ]))
+            p.soft {
+                "The edge does not look into sessions. Who is connected, and why somebody was refused behind it, is on the "
+                "hub's page."
+            }
+        };
+        page("edge", &report.network, &self.ready(), body)
+    }
+}

@@ -1,0 +1,43 @@
+//! What may change while an edge serves. It holds for connections that come after the change; nothing that is open is touched.
+
+use std::sync::{Arc, PoisonError};
+
+use super::{EdgeOptions, Shared, SlotLimits, trusted::TrustedPeers};
+use crate::accept::AcceptLimits;
+
+/// What may change.
+#[derive(Clone, Debug)]
+pub struct EdgeSettings {
+    /// How fast connections are accepted, and for how many descriptors.
+    pub accept: AcceptLimits,
+    /// Caps on connections.
+    pub slots: SlotLimits,
+    /// Proxies that may say whom they speak for.
+    pub trusted_peers: TrustedPeers,
+}
+
+impl EdgeOptions {
+    /// These options with other settings.
+    pub fn with(self, settings: EdgeSettings) -> Self {
+        let EdgeSettings { accept, slots, trusted_peers } = settings;
+        EdgeOptions { accept, slots, trusted_peers, ..self }
+    }
+}
+
+/// Changes an edge that serves.
+#[derive(Clone, Debug)]
+pub struct EdgeControl(Arc<Shared>);
+
+impl EdgeControl {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        EdgeControl(shared)
+    }
+
+    /// From now on these hold, for newcomers.
+    pub fn change(&self, settings: EdgeSettings) {
+        let EdgeSettings { accept, slots, trusted_peers } = settings;
+        self.0.accept.set(accept);
+        self.0.gate.change(slots);
+        *self.0.trusted_peers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trusted_peers);
+    }
+}

@@ -1,0 +1,84 @@
+//! The systemd units and kernel settings: read as they are shipped, and checked by systemd itself where it is there.
+
+#![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+const UNITS: [&str; 5] = ["edge", "hub", "settle", "ledger", "worker"];
+
+fn packaging(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging").join(path)
+}
+
+fn unit(name: &str) -> String {
+    fs::read_to_string(packaging(&format!("systemd/kvasir-{name}.service"))).unwrap()
+}
+
+#[test]
+fn every_service_is_confined_and_is_given_longer_to_stop_than_it_takes() {
+    for name in UNITS {
+        let unit = unit(name);
+        for line in [
+            "DynamicUser=yes",
+            "NoNewPrivileges=yes",
+            "ProtectSystem=strict",
+            "ProtectHome=yes",
+            "PrivateTmp=yes",
+            "KillSignal=SIGTERM",
+            "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
+        ] {
+            assert!(unit.lines().any(|found| found == line), "{name}: {line}");
+        }
+        let stop = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")?.strip_suffix('s'));
+        let drain = match name {
+            "edge" => kvasir_gateway::edge::DRAIN_TIME,
+            "hub" => kvasir_gateway::hub::DRAIN_TIME,
+            _ => std::time::Duration::ZERO,
+        };
+        assert!(stop.unwrap().parse::<u64>().unwrap() > drain.as_secs(), "{name}");
+        let reloads = unit.contains("ExecReload=/bin/kill -HUP $MAINPID");
+        assert_eq!(reloads, ["edge", "hub"].contains(&name), "{name}: elsewhere a hangup ends the program");
+        let writes = unit.contains("StateDirectory=");
+        assert_eq!(writes, name != "edge", "{name}: only the edge has nothing to keep");
+    }
+}
+
+#[test]
+fn every_kernel_setting_has_a_reason_in_front_of_it() {
+    let text = fs::read_to_string(packaging("sysctl/60-kvasir.conf")).unwrap();
+    let mut settings = 0;
+    for block in text.split("\n\n").filter(|block| block.lines().any(|line| !line.starts_with('#'))) {
+        assert!(block.starts_with("# "), "{block}");
+        for line in block.lines().filter(|line| !line.starts_with('#')) {
+            let (name, value) = line.split_once(" = ").unwrap();
+            assert!(name.starts_with("net.") && !value.is_empty(), "{line}");
+            settings += 1;
+        }
+    }
+    assert!(settings >= 5, "the file was read");
+}
+
+#[test]
+fn systemd_finds_nothing_to_object_to() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        eprintln!("skipped: systemd-analyze is not installed here");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut verify = Command::new("systemd-analyze");
+    verify.arg("verify");
+    for name in UNITS {
+        // The programs are not installed where tests run.
+        let unit = unit(name).replace("ExecStart=/usr/bin/", "ExecStart=/bin/true ");
+        let path = folder.path().join(format!("kvasir-{name}.service"));
+        fs::write(&path, unit).unwrap();
+        verify.arg(path);
+    }
+    let output = verify.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !said.contains("kvasir-"), "{said}");
+}
