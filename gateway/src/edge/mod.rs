@@ -4,6 +4,7 @@
 //! signing key and keeps no books; what it knows about a session is how many bytes went by.
 
 mod certificates;
+pub mod client_hello;
 mod metrics;
 pub mod proxy_header;
 mod report;
