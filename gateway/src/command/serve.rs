@@ -18,7 +18,7 @@ use crate::{
     config::{EdgeTable, HubTable, SettleTable, needed},
     credentials::{Span, read_edge_key, read_secret_key},
     descriptors::DescriptorLimit,
-    edge::{Certificates, Edge, EdgeOptions, trusted::TrustedPeers},
+    edge::{Certificates, Edge, EdgeOptions, pass_through::Routes, trusted::TrustedPeers},
     hub::{HubOptions, HubServer, SessionClosed},
     operations::{Operations, Served},
     settle::{DEFAULT_INTERVAL, Poller},
@@ -30,25 +30,33 @@ const DEFAULT_SPOOL: &str = "hub-spool";
 
 pub(super) fn edge(args: EdgeArgs, file: EdgeTable, json: bool) -> anyhow::Result<()> {
     let listen = needed(args.listen, file.listen, "--listen", "KVASIR_GATEWAY_LISTEN", "edge.listen")?;
-    let hub = needed(args.hub, file.hub, "--hub", "KVASIR_GATEWAY_HUB", "edge.hub")?;
-    let network = network(args.network, file.network, "edge.network")?;
-    let certificate = needed(
-        args.certificate,
-        file.certificate,
-        "--certificate",
-        "KVASIR_GATEWAY_CERTIFICATE",
-        "edge.certificate",
-    )?;
-    let key = needed(
-        args.certificate_key,
-        file.certificate_key,
-        "--certificate-key",
-        "KVASIR_GATEWAY_CERTIFICATE_KEY",
-        "edge.certificate_key",
-    )?;
-    let edge_key =
-        needed(args.edge_key, file.edge_key, "--edge-key", "KVASIR_GATEWAY_EDGE_KEY", "edge.edge_key")?;
-    let mut options = EdgeOptions::new(listen, hub, network);
+    let routes = Routes::new(file.pass_through)?;
+    let certificates = [&args.certificate, &file.certificate, &args.certificate_key, &file.certificate_key];
+    let (mut options, own) = if !routes.is_empty() && certificates.iter().all(|path| path.is_none()) {
+        tracing::info!("no certificate: connections are passed through by name, and no worker is taken");
+        (EdgeOptions::pass_through_only(listen, routes), None)
+    } else {
+        let hub = needed(args.hub, file.hub, "--hub", "KVASIR_GATEWAY_HUB", "edge.hub")?;
+        let network = network(args.network, file.network, "edge.network")?;
+        let certificate = needed(
+            args.certificate,
+            file.certificate,
+            "--certificate",
+            "KVASIR_GATEWAY_CERTIFICATE",
+            "edge.certificate",
+        )?;
+        let key = needed(
+            args.certificate_key,
+            file.certificate_key,
+            "--certificate-key",
+            "KVASIR_GATEWAY_CERTIFICATE_KEY",
+            "edge.certificate_key",
+        )?;
+        let edge_key =
+            needed(args.edge_key, file.edge_key, "--edge-key", "KVASIR_GATEWAY_EDGE_KEY", "edge.edge_key")?;
+        let options = EdgeOptions { pass_through: routes, ..EdgeOptions::new(listen, hub, network) };
+        (options, Some((read_edge_key(&edge_key)?, Certificates::load(&certificate, &key)?)))
+    };
     for (cap, given) in [
         (&mut options.slots.connections, args.max_connections.or(file.max_connections)),
         (&mut options.slots.unauthenticated, args.max_unauthenticated.or(file.max_unauthenticated)),
@@ -60,10 +68,11 @@ pub(super) fn edge(args: EdgeArgs, file: EdgeTable, json: bool) -> anyhow::Resul
     let trusted = if args.trusted_peers.is_empty() { file.trusted_peers } else { args.trusted_peers };
     options.trusted_peers = TrustedPeers::new(trusted)?;
     let operations = args.operations.or(file.operations);
-    let edge_key = read_edge_key(&edge_key)?;
-    let certificates = Certificates::load(&certificate, &key)?;
     run(async move {
-        let edge = Edge::bind(options, edge_key, certificates).await?;
+        let edge = match own {
+            Some((edge_key, certificates)) => Edge::bind(options, edge_key, certificates).await?,
+            None => Edge::bind_pass_through(options).await?,
+        };
         let operations = bind_operations(operations)?;
         announce(edge.address(), operations.as_ref(), json)?;
         let stop = stop_on_signal();

@@ -109,7 +109,7 @@ fn parse(message: &[u8]) -> Result<ClientHello, HelloError> {
     }
     let suites = fields.vector(2)?.0.len();
     if suites == 0 || !suites.is_multiple_of(2) {
-        return Err(HelloError::Malformed("its list of cipher suites is none"));
+        return Err(HelloError::Malformed("its list of cipher suites is empty or odd"));
     }
     if fields.vector(1)?.0.is_empty() {
         return Err(HelloError::Malformed("its list of compression methods is empty"));
