@@ -77,11 +77,12 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAd
             tracing::info!(%peer, client = %from, end, error, to_hub, from_hub, seconds, "session ended");
         }
         Joined::Passed(passed) => {
-            let (name, to) = passed.route();
+            let route = passed.route();
             let spliced = passed.splice(&shared).await;
             let (forward, backward, seconds) = (spliced.forward, spliced.backward, seconds());
             let (end, error) = (spliced.end.name(), error_of(&spliced));
-            tracing::info!(%peer, client = %from, server = name, to, end, error, forward, backward, seconds, "passed through");
+            let (server, to) = (route.name.as_str(), route.to.as_str());
+            tracing::info!(%peer, client = %from, server, to, end, error, forward, backward, seconds, "passed through");
         }
     }
 }

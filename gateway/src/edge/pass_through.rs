@@ -138,8 +138,8 @@ pub(super) struct Passed {
 
 impl Passed {
     /// The name that was asked for, and the backend.
-    pub(super) fn route(&self) -> (String, String) {
-        (self.route.name.clone(), self.route.to.clone())
+    pub(super) fn route(&self) -> Arc<Route> {
+        self.route.clone()
     }
 
     /// Moves bytes until one of them has enough.
