@@ -12,7 +12,7 @@ use std::{
 use kvasir_ledger::files::read_regular_text;
 use serde::Deserialize;
 
-use crate::edge::trusted::Network;
+use crate::edge::{pass_through::Route, trusted::Network};
 
 /// The file that is read when it exists and no other is named.
 pub const DEFAULT_FILE: &str = "gateway.toml";
@@ -98,6 +98,8 @@ pub struct EdgeTable {
     pub max_accepts_per_second: Option<NonZeroU32>,
     /// Address of the operations listener; off without one.
     pub operations: Option<SocketAddr>,
+    /// Names whose connections go to backends, `[[edge.pass_through]]`.
+    pub pass_through: Vec<Route>,
 }
 
 /// Table `[hub]`.
@@ -216,6 +218,13 @@ mod tests {
         fs::write(&path, "[edge]\ntrusted_peers = [\"10.0.0.7/8\"]\n").unwrap();
         let error = GatewayFile::load(Some(&path)).unwrap_err().to_string();
         assert!(error.contains("10.0.0.7/8") && error.contains("bits"), "{error}");
+        let one = "[[edge.pass_through]]\nname = \"hub.example\"\nto = \"10.0.0.2:7443\"\n";
+        fs::write(&path, format!("[edge]\n{one}proxy_protocol = true\n{one}")).unwrap();
+        let routes = GatewayFile::load(Some(&path)).unwrap().edge.pass_through;
+        assert_eq!((routes[0].proxy_protocol, routes[1].proxy_protocol), (true, false));
+        assert_eq!((routes[1].name.as_str(), routes[1].to.as_str()), ("hub.example", "10.0.0.2:7443"));
+        fs::write(&path, format!("{one}proxy = true\n")).unwrap();
+        assert!(GatewayFile::load(Some(&path)).unwrap_err().to_string().contains("proxy"));
         fs::write(&path, vec![b'#'; MAX_FILE_BYTES as usize + 1]).unwrap();
         assert!(matches!(GatewayFile::load(Some(&path)), Err(ConfigError::TooLarge { .. })));
         assert!(GatewayFile::load(Some(&folder.path().join("none"))).is_err());

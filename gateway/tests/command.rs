@@ -238,6 +238,73 @@ fn a_hangup_reads_the_file_again_and_a_broken_file_changes_nothing() {
     assert!(!rest.contains("INFO"), "{rest}");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_hangup_changes_what_is_passed_through_but_starts_no_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let write = |own: &str, name: &str| {
+        let file = format!(
+            "[edge]\nlisten = \"127.0.0.1:0\"\n{own}\n[[edge.pass_through]]\nname = \"{name}\"\nto = \"127.0.0.1:1\"\n"
+        );
+        std::fs::write(folder.join("gateway.toml"), file).unwrap();
+    };
+    write("", "a.example");
+    let mut edge =
+        gateway(folder, &["--json", "edge"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(edge.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("listening"), "{line}");
+    let mut log = BufReader::new(edge.stderr.take().unwrap());
+    let pid = edge.id().to_string();
+    let hangup = || assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+
+    write("", "b.example");
+    hangup();
+    line_with(&mut log, &["INFO", "settings reloaded"]);
+    write("", "b.example.");
+    hangup();
+    line_with(&mut log, &["settings not reloaded", "edge.pass_through"]);
+    write(
+        "hub = \"127.0.0.1:1\"\nnetwork = \"atlas\"\ncertificate = \"server.pem\"\n\
+         certificate_key = \"server.key\"\nedge_key = \"edge.key\"",
+        "b.example",
+    );
+    hangup();
+    line_with(&mut log, &["WARN", "edge.hub", "edge.certificate", "restart"]);
+    edge.kill().unwrap();
+    edge.wait().unwrap();
+}
+
+#[test]
+fn an_edge_with_names_and_no_certificate_starts_without_hub_and_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let names = |to: &str| {
+        let file = format!(
+            "[edge]\nlisten = \"127.0.0.1:0\"\n[[edge.pass_through]]\nname = \"a.b\"\nto = \"{to}\"\n"
+        );
+        std::fs::write(folder.join("gateway.toml"), file).unwrap();
+    };
+    names("127.0.0.1:1");
+    let mut edge =
+        gateway(folder, &["--json", "edge"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(edge.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    edge.kill().unwrap();
+    edge.wait().unwrap();
+    let report: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert!(report["listening"].as_str().unwrap().starts_with("127.0.0.1:"));
+
+    // One of the two files of a certificate says that TLS is to end here, and the rest is asked for.
+    let output = run(folder, &["edge", "--certificate", "server.pem"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--hub"), "{output:?}");
+    names("127.0.0.1");
+    let output = run(folder, &["edge"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("edge.pass_through") && error.contains("host:port"), "{error}");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_or_closed_standard_output_is_said_or_ends_quietly() {

@@ -16,7 +16,7 @@ use kvasir_gateway::{
     descriptors::DescriptorLimit,
     edge::{
         Certificates, Edge, EdgeControl, EdgeOptions, EdgeSettings, SlotLimits, SpliceLimits,
-        trusted::TrustedPeers,
+        pass_through::Routes, trusted::TrustedPeers,
     },
     http_head::MAX_HEAD_BYTES,
     operations::Served,
@@ -497,6 +497,7 @@ async fn changed_settings_hold_for_newcomers_and_touch_no_session() {
         accept: AcceptLimits::default(),
         slots: SlotLimits { per_address: 1, ..SlotLimits::default() },
         trusted_peers: TrustedPeers::default(),
+        pass_through: Routes::default(),
     };
     rig.control.change(settings.clone());
     let answer = rig.refused(&head).await;

@@ -80,7 +80,8 @@ enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Example:\n  kvasir-gateway edge --listen 0.0.0.0:443 --network atlas --hub 10.0.0.2:7400 \\\n      \
-    --certificate tls/server.pem --certificate-key tls/server.key --edge-key edge.key"
+    --certificate tls/server.pem --certificate-key tls/server.key --edge-key edge.key\n\n\
+    Names whose connections go on to other servers, TLS as it is, stand in gateway.toml: [[edge.pass_through]]."
 )]
 struct EdgeArgs {
     /// Address to listen on; port 0 lets the system choose

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use super::{
     EdgeArgs, HubArgs, SettleArgs, Source, print_line,
     reload::on_hangup,
-    settings::{self, EdgeFixed, EdgeSetup, HubFixed, HubSetup, network},
+    settings::{self, EdgeOwn, EdgeSetup, HubFixed, HubSetup, network},
 };
 use crate::{
     config::needed,
@@ -31,19 +31,31 @@ pub(super) fn edge(args: EdgeArgs, source: Source, json: bool) -> anyhow::Result
     let file = source.start()?;
     raise_descriptors();
     let EdgeSetup { fixed, settings } = settings::edge(args.clone(), file.edge)?;
-    let EdgeFixed { listen, hub, network, operations, .. } = fixed.clone();
-    let options = EdgeOptions::new(listen, hub, network).with(settings);
-    let edge_key = read_edge_key(&fixed.edge_key)?;
-    let certificates = Certificates::load(&fixed.certificate, &fixed.certificate_key)?;
+    let (listen, operations) = (fixed.listen, fixed.operations);
+    let (options, own) =
+        if let Some(EdgeOwn { hub, network, certificate, certificate_key, edge_key }) = &fixed.own {
+            let own = (read_edge_key(edge_key)?, Certificates::load(certificate, certificate_key)?);
+            (EdgeOptions::new(listen, hub.clone(), network.clone()), Some(own))
+        } else {
+            tracing::info!("no certificate: connections are passed through by name, and no worker is taken");
+            (EdgeOptions::pass_through_only(listen, settings.pass_through.clone()), None)
+        };
+    let options = options.with(settings);
     run(async move {
-        let edge = Edge::bind(options, edge_key, certificates.clone()).await?;
+        let certificates = own.as_ref().map(|(_, certificates)| certificates.clone());
+        let edge = match own {
+            Some((edge_key, certificates)) => Edge::bind(options, edge_key, certificates).await?,
+            None => Edge::bind_pass_through(options).await?,
+        };
         let operations = bind_operations(operations)?;
         let control = edge.control();
         on_hangup(move || {
             let file = source.read()?;
             let new = settings::edge(args.clone(), file.edge)?;
             let filter = source.log.of_file(file.log.as_deref())?;
-            certificates.reload()?;
+            if let Some(certificates) = &certificates {
+                certificates.reload()?;
+            }
             source.log.change(filter)?;
             control.change(new.settings);
             Ok(fixed.differences(&new.fixed))

@@ -12,7 +12,7 @@ use super::{EdgeArgs, HubArgs};
 use crate::{
     accept::{ACCEPTS_PER_SECOND, AcceptLimits},
     config::{EdgeTable, HubTable, needed},
-    edge::{EdgeSettings, SlotLimits, trusted::TrustedPeers},
+    edge::{EdgeSettings, SlotLimits, pass_through::Routes, trusted::TrustedPeers},
     hub::HubSettings,
 };
 
@@ -29,24 +29,35 @@ pub(super) struct EdgeSetup {
 #[derive(Clone)]
 pub(super) struct EdgeFixed {
     pub(super) listen: SocketAddr,
+    /// Nothing where connections are only passed through.
+    pub(super) own: Option<EdgeOwn>,
+    pub(super) operations: Option<SocketAddr>,
+}
+
+/// What an edge needs to be the end of TLS, and to let workers to the hub.
+#[derive(Clone)]
+pub(super) struct EdgeOwn {
     pub(super) hub: String,
     pub(super) network: String,
     pub(super) certificate: PathBuf,
     pub(super) certificate_key: PathBuf,
     pub(super) edge_key: PathBuf,
-    pub(super) operations: Option<SocketAddr>,
 }
 
 impl EdgeFixed {
     /// The file's keys whose values differ.
     pub(super) fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let (own, others) = (self.own.as_ref(), other.own.as_ref());
         differences([
             ("edge.listen", self.listen == other.listen),
-            ("edge.hub", self.hub == other.hub),
-            ("edge.network", self.network == other.network),
-            ("edge.certificate", self.certificate == other.certificate),
-            ("edge.certificate_key", self.certificate_key == other.certificate_key),
-            ("edge.edge_key", self.edge_key == other.edge_key),
+            ("edge.hub", own.map(|own| &own.hub) == others.map(|own| &own.hub)),
+            ("edge.network", own.map(|own| &own.network) == others.map(|own| &own.network)),
+            ("edge.certificate", own.map(|own| &own.certificate) == others.map(|own| &own.certificate)),
+            (
+                "edge.certificate_key",
+                own.map(|own| &own.certificate_key) == others.map(|own| &own.certificate_key),
+            ),
+            ("edge.edge_key", own.map(|own| &own.edge_key) == others.map(|own| &own.edge_key)),
             ("edge.operations", self.operations == other.operations),
         ])
     }
@@ -89,29 +100,36 @@ fn differences(keys: [(&'static str, bool); 7]) -> Vec<&'static str> {
     keys.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
 }
 
-/// Puts an edge's settings together.
+/// Puts an edge's settings together. With names to pass through and no certificate it ends no TLS, and needs no hub.
 pub(super) fn edge(args: EdgeArgs, file: EdgeTable) -> anyhow::Result<EdgeSetup> {
-    let fixed = EdgeFixed {
-        listen: needed(args.listen, file.listen, "--listen", "KVASIR_GATEWAY_LISTEN", "edge.listen")?,
-        hub: needed(args.hub, file.hub, "--hub", "KVASIR_GATEWAY_HUB", "edge.hub")?,
-        network: network(args.network, file.network, "edge.network")?,
-        certificate: needed(
-            args.certificate,
-            file.certificate,
-            "--certificate",
-            "KVASIR_GATEWAY_CERTIFICATE",
-            "edge.certificate",
-        )?,
-        certificate_key: needed(
-            args.certificate_key,
-            file.certificate_key,
-            "--certificate-key",
-            "KVASIR_GATEWAY_CERTIFICATE_KEY",
-            "edge.certificate_key",
-        )?,
-        edge_key: edge_key(args.edge_key, file.edge_key, "edge.edge_key")?,
-        operations: args.operations.or(file.operations),
+    let pass_through = Routes::new(file.pass_through)?;
+    let certificates = [&args.certificate, &file.certificate, &args.certificate_key, &file.certificate_key];
+    let passes_only = !pass_through.is_empty() && certificates.iter().all(|path| path.is_none());
+    let listen = needed(args.listen, file.listen, "--listen", "KVASIR_GATEWAY_LISTEN", "edge.listen")?;
+    let own = if passes_only {
+        None
+    } else {
+        Some(EdgeOwn {
+            hub: needed(args.hub, file.hub, "--hub", "KVASIR_GATEWAY_HUB", "edge.hub")?,
+            network: network(args.network, file.network, "edge.network")?,
+            certificate: needed(
+                args.certificate,
+                file.certificate,
+                "--certificate",
+                "KVASIR_GATEWAY_CERTIFICATE",
+                "edge.certificate",
+            )?,
+            certificate_key: needed(
+                args.certificate_key,
+                file.certificate_key,
+                "--certificate-key",
+                "KVASIR_GATEWAY_CERTIFICATE_KEY",
+                "edge.certificate_key",
+            )?,
+            edge_key: edge_key(args.edge_key, file.edge_key, "edge.edge_key")?,
+        })
     };
+    let fixed = EdgeFixed { listen, own, operations: args.operations.or(file.operations) };
     let mut slots = SlotLimits::default();
     for (cap, given) in [
         (&mut slots.connections, args.max_connections.or(file.max_connections)),
@@ -125,6 +143,7 @@ pub(super) fn edge(args: EdgeArgs, file: EdgeTable) -> anyhow::Result<EdgeSetup>
         accept: accept(args.max_accepts_per_second.or(file.max_accepts_per_second)),
         slots,
         trusted_peers: TrustedPeers::new(trusted)?,
+        pass_through,
     };
     Ok(EdgeSetup { fixed, settings })
 }

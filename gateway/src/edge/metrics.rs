@@ -13,27 +13,61 @@ pub(super) struct EdgeMetrics {
     register: Register,
     /// What every door counts.
     pub(super) door: DoorMetrics,
-    /// What every splice adds to.
+    /// What every worker's splice adds to.
     pub(super) splice: SpliceMeter,
+    /// What every splice with a backend adds to.
+    pub(super) passed: SpliceMeter,
+    passed_open: Gauge,
+}
+
+/// A connection that is passed through. Dropping it ends it, once.
+#[derive(Debug)]
+pub(super) struct OpenPassage(Gauge);
+
+impl Drop for OpenPassage {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 impl EdgeMetrics {
     pub(super) fn new() -> Arc<Self> {
         let mut register = Register::new();
         let door = DoorMetrics::new(&mut register);
-        let bytes: Family<Label, Counter> =
-            register.add("bytes", "Bytes moved, TLS taken off, by direction", Family::default());
+        let bytes: Family<Label, Counter> = register.add(
+            "bytes",
+            "Bytes moved by direction, those of sessions with TLS taken off",
+            Family::default(),
+        );
         let toward = |direction| bytes.get_or_create_owned(&[("direction", direction)]);
-        let splice = SpliceMeter {
-            forward: toward("to_hub"),
-            backward: toward("to_worker"),
-            buffers: register.add(
-                "splice_buffer_bytes",
-                "Bytes of memory that buffers of sessions take now",
-                Gauge::default(),
-            ),
+        let buffers: Gauge = register.add(
+            "splice_buffer_bytes",
+            "Bytes of memory that buffers of sessions and passages take now",
+            Gauge::default(),
+        );
+        let meter = |forward, backward| SpliceMeter {
+            forward: toward(forward),
+            backward: toward(backward),
+            buffers: buffers.clone(),
         };
-        Arc::new(EdgeMetrics { register, door, splice })
+        let (splice, passed) = (meter("to_hub", "to_worker"), meter("to_backend", "from_backend"));
+        let passed_open: Gauge = register.add(
+            "passed_through_open",
+            "Connections passed through to backends, open now",
+            Gauge::default(),
+        );
+        Arc::new(EdgeMetrics { register, door, splice, passed, passed_open })
+    }
+
+    /// A connection is passed through; until the guard is dropped.
+    pub(super) fn passage(&self) -> OpenPassage {
+        self.passed_open.inc();
+        OpenPassage(self.passed_open.clone())
+    }
+
+    /// Connections passed through, open now.
+    pub(super) fn passages_open(&self) -> i64 {
+        self.passed_open.get()
     }
 
     pub(super) fn text(&self) -> String {

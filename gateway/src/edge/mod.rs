@@ -1,11 +1,16 @@
-//! The edge: ends TLS, reads one request head, checks the ticket's MAC, and splices the connection to the hub.
+//! The edge: ends TLS, reads one request head, checks the ticket's MAC, and splices the connection to the hub. A connection
+//! whose ClientHello asks for a name that the operator listed goes to a backend instead, its TLS as it is.
 //!
 //! Nothing that has not shown a good ticket reaches the hub, and after the head not a byte is looked at. The edge holds no
 //! signing key and keeps no books; what it knows about a session is how many bytes went by.
 
 mod certificates;
+pub mod client_hello;
+mod connection;
 mod metrics;
+pub mod pass_through;
 pub mod proxy_header;
+mod replayed;
 mod report;
 mod settings;
 mod slots;
@@ -13,22 +18,19 @@ mod splice;
 pub mod trusted;
 
 use std::{
-    io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::{Arc, PoisonError, RwLock},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
-use kvasir_link::{Congestion, WORKER_PATH, connect_tcp};
-use kvasir_wire::ticket::{EdgeKey, Role};
+use kvasir_link::Congestion;
+use kvasir_wire::ticket::EdgeKey;
 use rustls::ServerConfig;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     task::JoinSet,
-    time::{Instant, timeout, timeout_at},
+    time::timeout,
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 pub use certificates::{CertificateError, Certificates, RELOAD_INTERVAL};
 pub use report::EdgeStatus;
@@ -38,24 +40,18 @@ pub use splice::{SpliceEnd, SpliceLimits, SpliceMeter, Spliced, splice, splice_m
 
 use crate::{
     accept::{AcceptLimits, Doorkeeper, SharedLimits, Turned},
-    http_head::{HeadError, RequestHead},
-    http_refusal::HttpRefusal,
     listen::{self, ListenError},
     operations::Served,
     stop::Stop,
-    ticket_check,
 };
 use metrics::EdgeMetrics;
-use proxy_header::ProxyHeaderError;
+use pass_through::{CLIENT_HELLO_TIME, Places, Routes};
 use trusted::TrustedPeers;
 
 /// From accept to the hub's first answer.
 pub const UPGRADE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long sessions may go on after a stop was asked for.
 pub const DRAIN_TIME: Duration = Duration::from_secs(30);
-/// How long, and for how many bytes, a refused peer is read on so that it can receive its answer.
-const REFUSED_READ_TIME: Duration = Duration::from_secs(2);
-const REFUSED_READ_BYTES: u64 = 256 * 1024;
 
 /// What an edge needs to know.
 #[derive(Clone, Debug)]
@@ -70,6 +66,10 @@ pub struct EdgeOptions {
     pub accept: AcceptLimits,
     /// Proxies that may say whom they speak for.
     pub trusted_peers: TrustedPeers,
+    /// Names whose connections go to backends, their TLS as it is.
+    pub pass_through: Routes,
+    /// Where there are such names: how long a ClientHello may take; [`CLIENT_HELLO_TIME`] but in tests.
+    pub client_hello_time: Duration,
     /// Caps on connections.
     pub slots: SlotLimits,
     /// How long a splice may stand still.
@@ -91,12 +91,19 @@ impl EdgeOptions {
             network,
             accept: AcceptLimits::default(),
             trusted_peers: TrustedPeers::default(),
+            pass_through: Routes::default(),
+            client_hello_time: CLIENT_HELLO_TIME,
             slots: SlotLimits::default(),
             splice: SpliceLimits::default(),
             congestion: Congestion::from_environment(),
             upgrade_deadline: UPGRADE_DEADLINE,
             drain_time: DRAIN_TIME,
         }
+    }
+
+    /// For an edge that only passes connections through: it has no hub and no network.
+    pub fn pass_through_only(listen: SocketAddr, routes: Routes) -> Self {
+        EdgeOptions { pass_through: routes, ..EdgeOptions::new(listen, String::new(), String::new()) }
     }
 }
 
@@ -105,20 +112,29 @@ impl EdgeOptions {
 pub struct Edge {
     listener: TcpListener,
     address: SocketAddr,
-    certificates: Arc<Certificates>,
+    certificates: Option<Arc<Certificates>>,
     shared: Arc<Shared>,
 }
 
 /// What every connection needs.
 struct Shared {
-    /// As they were at the start; what may change since is behind `accept`, `trusted_peers` and `gate`.
+    /// As they were at the start; what may change since is behind `accept`, `trusted_peers`, `pass_through` and `gate`.
     options: EdgeOptions,
-    edge_key: EdgeKey,
-    tls: Arc<ServerConfig>,
+    /// Nothing where connections are only passed through.
+    own: Option<OwnTls>,
     accept: SharedLimits,
     trusted_peers: RwLock<Arc<TrustedPeers>>,
+    pass_through: RwLock<Arc<Routes>>,
     gate: Arc<Gate>,
+    /// Places of connections that are passed through.
+    passing: Arc<Places>,
     metrics: Arc<EdgeMetrics>,
+}
+
+/// What it takes to be the end of TLS, and to let workers to the hub.
+struct OwnTls {
+    config: Arc<ServerConfig>,
+    edge_key: EdgeKey,
 }
 
 impl std::fmt::Debug for Shared {
@@ -145,19 +161,29 @@ impl Edge {
         edge_key: EdgeKey,
         certificates: Arc<Certificates>,
     ) -> Result<Self, EdgeError> {
-        let tls = certificates.server_config()?;
+        let own = OwnTls { config: certificates.server_config()?, edge_key };
+        Ok(Edge { certificates: Some(certificates), ..Self::bind_with(options, Some(own))? })
+    }
+
+    /// As [`Edge::bind`], for an edge that ends no TLS: what asks for none of the options' names is refused with an alert.
+    pub async fn bind_pass_through(options: EdgeOptions) -> Result<Self, EdgeError> {
+        Self::bind_with(options, None)
+    }
+
+    fn bind_with(options: EdgeOptions, own: Option<OwnTls>) -> Result<Self, EdgeError> {
         let listener = listen::bind(options.listen, &options.congestion)?;
         let address = listen::local_address(&listener)?;
         let shared = Shared {
-            edge_key,
-            tls,
+            own,
             accept: SharedLimits::new(options.accept),
             trusted_peers: RwLock::new(Arc::new(options.trusted_peers.clone())),
+            pass_through: RwLock::new(Arc::new(options.pass_through.clone())),
             gate: Gate::new(options.slots),
+            passing: Arc::default(),
             metrics: EdgeMetrics::new(),
             options,
         };
-        Ok(Edge { listener, address, certificates, shared: Arc::new(shared) })
+        Ok(Edge { listener, address, certificates: None, shared: Arc::new(shared) })
     }
 
     /// The address in use, with the port that the system chose if 0 was asked for.
@@ -179,7 +205,7 @@ impl Edge {
     pub async fn run(self, mut stop: Stop) {
         let Edge { listener, address: _, certificates, shared } = self;
         let mut connections = JoinSet::new();
-        let watcher = tokio::spawn(certificates.watch());
+        let watcher = certificates.map(|certificates| tokio::spawn(certificates.watch()));
         let mut doorkeeper = Doorkeeper::new(shared.accept.clone());
         loop {
             tokio::select! {
@@ -190,7 +216,7 @@ impl Edge {
                     // Answering who is closed here would cost a TLS handshake, which is what the limits are to spare.
                     Ok((stream, peer)) => match shared.let_in(&mut doorkeeper, &stream, peer) {
                         Ok(slot) => {
-                            connections.spawn(serve(shared.clone(), stream, peer, slot));
+                            connections.spawn(connection::serve(shared.clone(), stream, peer, slot));
                         }
                         Err(turned) => {
                             shared.metrics.door.refused.count(turned.name());
@@ -202,7 +228,9 @@ impl Edge {
             }
         }
         drop(listener);
-        watcher.abort();
+        if let Some(watcher) = watcher {
+            watcher.abort();
+        }
         let (open, _) = shared.gate.counts();
         tracing::info!(open, seconds = shared.options.drain_time.as_secs(), "stopping: no new connections");
         let drained =
@@ -233,203 +261,8 @@ impl Shared {
         // Replaced as a whole, so a poisoned lock is as good as another.
         self.trusted_peers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
 
-/// One connection, from accept to its end.
-async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, mut slot: Slot) {
-    let started = Instant::now();
-    let deadline = started + shared.options.upgrade_deadline;
-    let door = &shared.metrics.door;
-    let mut from = peer.ip();
-    let evicted = slot.evicted();
-    let upgraded = tokio::select! {
-        upgraded = timeout_at(deadline, upgrade(&shared, stream, &mut slot, &mut from)) => upgraded,
-        () = evicted => {
-            door.handshakes.count("evicted");
-            tracing::info!(%peer, client = %from, "closed for a newer connection: too many have shown no ticket");
-            return;
-        }
-    };
-    let (mut client, mut hub) = match upgraded {
-        Ok(Ok(joined)) => joined,
-        Ok(Err(failure)) => {
-            door.handshakes.count(failure.name());
-            if let NotUpgraded::Refused(refusal) = &failure {
-                door.refused.count(refusal.code());
-            }
-            tracing::info!(%peer, client = %from, "not upgraded: {failure}");
-            return;
-        }
-        Err(_) => {
-            door.handshakes.count("timed_out");
-            let limit = shared.options.upgrade_deadline.as_secs_f32();
-            tracing::info!(%peer, client = %from, "not upgraded: not done within {limit} s of the accept");
-            return;
-        }
-    };
-    door.handshakes.count("spliced");
-    let mut open = door.session();
-    let limits = shared.options.splice;
-    let spliced = splice_metered(&mut client, &mut hub, limits, &shared.metrics.splice).await;
-    open.ends_for(spliced.end.name());
-    let error = match &spliced.end {
-        SpliceEnd::Failed(error) => error.to_string(),
-        _ => String::new(),
-    };
-    tracing::info!(
-        %peer,
-        client = %from,
-        end = spliced.end.name(),
-        error,
-        to_hub = spliced.forward,
-        from_hub = spliced.backward,
-        seconds = started.elapsed().as_secs(),
-        "session ended"
-    );
-}
-
-/// Why a connection was not upgraded.
-#[derive(Debug, thiserror::Error)]
-enum NotUpgraded {
-    #[error("{0}")]
-    Refused(HttpRefusal),
-    #[error("{0}")]
-    Proxy(#[from] ProxyHeaderError),
-    #[error("TLS handshake: {0}")]
-    Tls(io::Error),
-    #[error("{0}")]
-    Head(#[from] HeadError),
-    #[error("the client went away: {0}")]
-    Client(io::Error),
-}
-
-impl NotUpgraded {
-    /// One word for metrics.
-    fn name(&self) -> &'static str {
-        match self {
-            NotUpgraded::Refused(_) => "refused",
-            NotUpgraded::Proxy(_) => "bad_proxy_header",
-            NotUpgraded::Tls(_) => "tls_failed",
-            NotUpgraded::Head(_) => "no_head",
-            NotUpgraded::Client(_) => "client_gone",
-        }
-    }
-}
-
-/// PROXY header, TLS, head, ticket, hub: what the one deadline covers. A refusal has been sent when this returns it. `from`
-/// becomes the client's address, as far as trust goes.
-async fn upgrade(
-    shared: &Shared,
-    mut stream: TcpStream,
-    slot: &mut Slot,
-    from: &mut IpAddr,
-) -> Result<(TlsStream<TcpStream>, TcpStream), NotUpgraded> {
-    stream.set_nodelay(true).map_err(NotUpgraded::Client)?;
-    *from = behind_proxy(&shared.trusted_peers(), &mut stream, *from).await?;
-    slot.belongs_to(*from);
-    let mut client = TlsAcceptor::from(shared.tls.clone()).accept(stream).await.map_err(NotUpgraded::Tls)?;
-    let joined = match RequestHead::read(&mut client).await {
-        Ok(head) => match forwarded(shared, &head, slot, from) {
-            Ok(()) => join_hub(shared, &head, slot).await,
-            Err(refusal) => Err(refusal),
-        },
-        Err(HeadError::Refused(refusal)) => Err(refusal),
-        Err(error) => return Err(error.into()),
-    };
-    match joined {
-        Ok((hub, first)) => {
-            client.write_all(&first).await.map_err(NotUpgraded::Client)?;
-            Ok((client, hub))
-        }
-        Err(refusal) => {
-            refuse(&mut client, &refusal).await;
-            Err(NotUpgraded::Refused(refusal))
-        }
-    }
-}
-
-/// Reads the PROXY header of a trusted peer, if one comes; answers whose connection it is.
-async fn behind_proxy(
-    trusted: &TrustedPeers,
-    stream: &mut TcpStream,
-    peer: IpAddr,
-) -> Result<IpAddr, ProxyHeaderError> {
-    let mut first = [0; 1];
-    if stream.peek(&mut first).await? == 0 || !proxy_header::begins(first[0]) {
-        return Ok(peer);
-    }
-    if !trusted.contains(peer) {
-        return Err(ProxyHeaderError::NotTrusted);
-    }
-    Ok(proxy_header::read(stream).await?.unwrap_or(peer))
-}
-
-/// Takes the client's address from the head, where a trusted peer sent it.
-fn forwarded(
-    shared: &Shared,
-    head: &RequestHead,
-    slot: &mut Slot,
-    from: &mut IpAddr,
-) -> Result<(), HttpRefusal> {
-    *from = shared.trusted_peers().client(*from, head)?;
-    slot.belongs_to(*from);
-    Ok(())
-}
-
-/// Checks the head and connects it to the hub. Answers the hub's connection and its first bytes, which are not looked at:
-/// they are the hub's own answer, upgrade or refusal.
-async fn join_hub(
-    shared: &Shared,
-    head: &RequestHead,
-    slot: &mut Slot,
-) -> Result<(TcpStream, Vec<u8>), HttpRefusal> {
-    head.check_route(&[WORKER_PATH])?;
-    head.check_upgrade()?;
-    check_ticket(shared, head.bearer()?)?;
-    match slot.over() {
-        Some(Cap::PerAddress) => {
-            let limit = shared.gate.limits().per_address;
-            return Err(HttpRefusal::too_many(format!("this address has {limit} connections already"), 60));
-        }
-        Some(_) => {
-            let limit = shared.gate.limits().connections;
-            return Err(HttpRefusal::unavailable(
-                format!("this edge holds {limit} connections, its limit"),
-                60,
-            ));
-        }
-        None => slot.authenticated(),
-    }
-    let unreachable = |error: io::Error| {
-        tracing::error!(hub = shared.options.hub, "the hub does not answer: {error}");
-        HttpRefusal::unavailable("the hub behind this edge does not answer".into(), 5)
-    };
-    let mut hub = connect_tcp(&shared.options.hub, &shared.options.congestion).await.map_err(unreachable)?;
-    hub.write_all(head.all()).await.map_err(unreachable)?;
-    let mut first = Vec::with_capacity(1024);
-    if hub.read_buf(&mut first).await.map_err(unreachable)? == 0 {
-        return Err(unreachable(io::ErrorKind::UnexpectedEof.into()));
-    }
-    Ok((hub, first))
-}
-
-/// The edge's part of the ticket check: MAC (in constant time), expiry, network, and that it is a worker's. Everything
-/// else, possession of the key included, is the hub's to check.
-fn check_ticket(shared: &Shared, ticket: &str) -> Result<(), HttpRefusal> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    ticket_check::at_edge(ticket, &shared.edge_key, &shared.options.network, now, Role::Worker).map(|_| ())
-}
-
-/// Sends a refusal and reads on for a moment: closing with unread bytes would reset the connection and take the answer
-/// with it.
-async fn refuse(client: &mut TlsStream<TcpStream>, refusal: &HttpRefusal) {
-    let answer = async {
-        client.write_all(&refusal.to_response()).await?;
-        client.shutdown().await?;
-        let mut unread = (&mut *client).take(REFUSED_READ_BYTES);
-        tokio::io::copy(&mut unread, &mut tokio::io::sink()).await
-    };
-    if let Ok(Err(error)) = timeout(REFUSED_READ_TIME, answer).await {
-        tracing::debug!("sending the refusal: {error}");
+    fn routes(&self) -> Arc<Routes> {
+        self.pass_through.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2 (HAProxy's `proxy-protocol.txt`), as a receiver: who is the client of a connection
-//! that a proxy passes on.
+//! The PROXY protocol, versions 1 and 2 (HAProxy's `proxy-protocol.txt`): who is the client of a connection that a proxy
+//! passes on. As a receiver, and as the sender of version 2 to backends that want it.
 //!
 //! The header stands in front of the TLS handshake, and the first byte tells the two apart. It is read only from peers that
 //! the operator named; from anybody else it is refused, since it would let a stranger choose whom the caps and the log take
@@ -10,7 +10,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -62,6 +62,30 @@ pub async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Option<IpAddr>
         byte if byte == SIGNATURE[0] => read_binary(stream).await,
         byte if byte == TEXT_SIGNATURE[0] => read_text(stream).await,
         _ => Err(ProxyHeaderError::Malformed("it does not begin as one")),
+    }
+}
+
+/// A header of version 2 for a connection of `source` to `destination`; port 0 where it is not known. Where only one of them is
+/// an IPv4 address, it is written as an IPv6 one.
+pub fn encode(source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
+    let (family, addresses) = match (source.ip().to_canonical(), destination.ip().to_canonical()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            (0x11, [source.octets(), destination.octets()].concat())
+        }
+        (source, destination) => {
+            (0x21, [source, destination].map(|address| as_ipv6(address).octets()).concat())
+        }
+    };
+    let ports = [source.port(), destination.port()].map(u16::to_be_bytes).concat();
+    // 12 or 36.
+    let length = (addresses.len() + ports.len()) as u16;
+    [&SIGNATURE[..], &[0x21, family], &length.to_be_bytes(), &addresses, &ports].concat()
+}
+
+fn as_ipv6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
     }
 }
 
@@ -292,7 +316,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_header_that_is_written_is_the_one_that_the_protocol_has() {
+        let socket = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let v4 = encode(socket("203.0.113.7:12345"), socket("10.0.0.1:443"));
+        assert_eq!(v4, binary(0x21, 0x11, &V4));
+        assert_eq!(v4, encode(socket("[::ffff:203.0.113.7]:12345"), socket("10.0.0.1:443")));
+        let mixed = encode(socket("203.0.113.7:0"), socket("[::1]:443"));
+        let mapped = Ipv4Addr::new(203, 0, 113, 7).to_ipv6_mapped().octets();
+        let block = [&mapped[..], &Ipv6Addr::LOCALHOST.octets(), &[0, 0, 1, 0xbb]].concat();
+        assert_eq!(mixed, binary(0x21, 0x21, &block));
+    }
+
     proptest! {
+        #[test]
+        fn what_is_written_reads_back(source: SocketAddr, destination: SocketAddr) {
+            let (found, taken) = run(&encode(source, destination));
+            prop_assert_eq!(found.unwrap(), Some(source.ip().to_canonical()));
+            prop_assert!(taken == FIXED_BYTES + 12 || taken == FIXED_BYTES + 36);
+        }
+
         #[test]
         fn every_client_reads_back(source: [u8; 16], ports: (u16, u16), is_v4: bool, extra in prop::collection::vec(any::<u8>(), 0..50)) {
             let (text, source, block): (&str, IpAddr, Vec<u8>) = if is_v4 {

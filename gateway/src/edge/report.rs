@@ -15,7 +15,7 @@ use crate::{
 /// The edge's report, `GET /v1/status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EdgeStatus {
-    /// The network that tickets must be for.
+    /// The network that tickets must be for; empty where the edge only passes connections through.
     pub network: String,
     /// Whether connections are taken.
     pub ready: bool,
@@ -25,6 +25,8 @@ pub struct EdgeStatus {
     pub connections: usize,
     /// Those among them that have shown no ticket yet.
     pub without_ticket: usize,
+    /// Connections passed through to backends, open now.
+    pub passed_through: i64,
     /// Connections accepted since the start.
     pub accepted: u64,
     /// Bytes moved to the hub since the start.
@@ -53,6 +55,7 @@ impl EdgeReport {
             sessions: metrics.door.sessions_open(),
             connections,
             without_ticket,
+            passed_through: metrics.passages_open(),
             accepted: metrics.door.accepts.get(),
             bytes_to_hub: metrics.splice.forward.get(),
             bytes_to_worker: metrics.splice.backward.get(),
@@ -85,6 +88,7 @@ impl Served for EdgeReport {
                 Tile::count("Sessions", report.sessions.unsigned_abs()),
                 Tile::count("Connections", report.connections as u64),
                 Tile::count("Without a ticket", report.without_ticket as u64),
+                Tile::count("Passed through", report.passed_through.unsigned_abs()),
                 Tile::count("Accepted", report.accepted),
                 Tile::bytes("To the hub", report.bytes_to_hub),
                 Tile::bytes("To workers", report.bytes_to_worker),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::{EdgeOptions, Shared, SlotLimits, trusted::TrustedPeers};
+use super::{EdgeOptions, Shared, SlotLimits, pass_through::Routes, trusted::TrustedPeers};
 use crate::accept::AcceptLimits;
 
 /// What may change.
@@ -14,13 +14,15 @@ pub struct EdgeSettings {
     pub slots: SlotLimits,
     /// Proxies that may say whom they speak for.
     pub trusted_peers: TrustedPeers,
+    /// Names whose connections go to backends, their TLS as it is.
+    pub pass_through: Routes,
 }
 
 impl EdgeOptions {
     /// These options with other settings.
     pub fn with(self, settings: EdgeSettings) -> Self {
-        let EdgeSettings { accept, slots, trusted_peers } = settings;
-        EdgeOptions { accept, slots, trusted_peers, ..self }
+        let EdgeSettings { accept, slots, trusted_peers, pass_through } = settings;
+        EdgeOptions { accept, slots, trusted_peers, pass_through, ..self }
     }
 }
 
@@ -35,9 +37,10 @@ impl EdgeControl {
 
     /// From now on these hold, for newcomers.
     pub fn change(&self, settings: EdgeSettings) {
-        let EdgeSettings { accept, slots, trusted_peers } = settings;
+        let EdgeSettings { accept, slots, trusted_peers, pass_through } = settings;
         self.0.accept.set(accept);
         self.0.gate.change(slots);
         *self.0.trusted_peers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trusted_peers);
+        *self.0.pass_through.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(pass_through);
     }
 }
