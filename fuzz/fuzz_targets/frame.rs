@@ -9,8 +9,8 @@ use kvasir_wire::frame::{FrameError, HUB_STREAM, Header, Kind, MessageClass, Par
 use kvasir_wire::handshake::{Challenge, Hello, Welcome};
 use kvasir_wire::limits::{MAX_ASSEMBLY_BYTES, MAX_OPEN_STREAMS};
 use kvasir_wire::message::{
-    Ack, Assign, Call, CallResult, Cancel, Chunk, Countersign, Credit, Drain, Have, Pause, Ping, ReceiptMessage,
-    Release, Report, Want,
+    Ack, Assign, Call, CallResult, Cancel, Chunk, Countersign, Credit, Drain, Have, Pause, Ping,
+    ReceiptMessage, Release, Report, Want,
 };
 use kvasir_wire::meter::Meter;
 use kvasir_wire::note::Note;

@@ -11,6 +11,7 @@ pub mod filing;
 mod fitting;
 mod pairing;
 mod registry;
+mod resume;
 mod session;
 mod status;
 
@@ -329,6 +330,7 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
             Err(error) => tracing::info!(%peer, backbone = %holder, "not admitted: {error}"),
         },
         Purpose::Session(session) => control::serve_data_link(&hub, accepted, session).await,
+        Purpose::Resume(resumption) => resume::serve(&hub, accepted, resumption).await,
     }
 }
 

@@ -8,12 +8,13 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use kvasir_link::{HubLink, HubSender};
+use kvasir_link::{HubLink, HubResumer, HubSender};
 use kvasir_wire::{
     handshake::{Admission, BackboneOffer, WorkerOffer},
     id::{PluginDigest, SessionId},
     key::PublicKey,
     refusal::{Refusal, RefusalCode},
+    ticket::Role,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -42,6 +43,8 @@ struct Table {
     controls: HashMap<LinkNumber, Control>,
     workers: HashMap<LinkNumber, Worker>,
     awaited: HashMap<SessionId, Awaited>,
+    /// Sessions whose ends may come back over another connection: the worker's link, the backbone's.
+    resumable: HashMap<SessionId, [HubResumer; 2]>,
     refusals: VecDeque<RefusalReport>,
     closed_sessions: u64,
 }
@@ -289,10 +292,29 @@ impl Registry {
         }
     }
 
-    /// A session of this backbone ended.
-    pub fn session_ended(&self, backbone: &PublicKey) {
+    /// The ends of a session may come back over other connections, until it ends.
+    pub fn may_resume(&self, session: SessionId, worker: HubResumer, backbone: HubResumer) {
+        self.lock().resumable.insert(session, [worker, backbone]);
+    }
+
+    /// The link of a session for which another connection has come, from the holder of `key`.
+    pub fn resumable(&self, session: SessionId, role: Role, key: &PublicKey) -> Result<HubResumer, Refusal> {
+        let table = self.lock();
+        let ends = table.resumable.get(&session).map(|[worker, backbone]| match role {
+            Role::Worker => worker,
+            Role::Backbone => backbone,
+        });
+        match ends {
+            Some(link) if link.holder == *key => Ok(link.clone()),
+            _ => Err(over_or_never(session)),
+        }
+    }
+
+    /// A session with this backbone ended.
+    pub fn session_ended(&self, session: SessionId, backbone: &PublicKey) {
         let mut table = self.lock();
         table.closed_sessions += 1;
+        table.resumable.remove(&session);
         if let Some(control) = table.controls.values_mut().find(|control| control.key == *backbone) {
             control.sessions = control.sessions.saturating_sub(1);
         }
@@ -362,6 +384,14 @@ fn replaced() -> Refusal {
         RefusalCode::SessionReplaced,
         "a newer connection of the same key took this one's place",
         "if it was not yours, ask the operator for a ticket with a new key; else nothing",
+    )
+}
+
+fn over_or_never(session: SessionId) -> Refusal {
+    Refusal::new(
+        RefusalCode::UnknownSession,
+        format!("session {} is over, or was never this key's", session.short()),
+        "connect again for another session; the receipts of this one stay valid",
     )
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Three futures run side by side in one task: a pump for each direction, which hands messages on under back pressure and
 //! tells the books of every header, and the clerk, who talks with both ends about receipts. Only the clerk ends a session:
-//! a pump whose link is gone says so behind everything that came before, so that a last signature still counts. However it
-//! ends, one line of JSON says so, once.
+//! a pump whose link is gone says so behind everything that came before, so that a last signature still counts. A link that
+//! can be resumed outlives its connections below all this: here each message comes once. However it ends, one line of JSON
+//! says so, once.
 
 use std::{
     convert::Infallible,
@@ -15,6 +16,7 @@ use kvasir_link::{HubLink, HubReceiver, HubSender, Incoming, LinkError, unix_now
 use kvasir_wire::{
     assemble::Payload,
     frame::{FrameError, Kind},
+    handshake::Features,
     id::SessionId,
     receipt::CUT_BYTES,
     refusal::{Refusal, RefusalCode},
@@ -33,6 +35,7 @@ use super::{
     filing::FilingError,
     pairing::{Pair, of_link, told},
     registry::LinkNumber,
+    resume,
 };
 use crate::stop::Stop;
 
@@ -82,6 +85,9 @@ pub(super) async fn run(
     let Pair { backbone, control, facts } = pair;
     let session = facts.transcript.session;
     let limit = worker.admission.ticket.claims().limits.session_bytes;
+    // Both ends or none: one that does not know of it would wait for the other in vain.
+    let resumes = facts.transcript.features.contains(Features::RESUME);
+    let resumers = resumes.then(|| worker.resumable(session).zip(backbone.resumable(session))).flatten();
     hub.registry.session_begins(number, control, session, backbone.admission.holder);
     tracing::info!(
         session = %session.short(), worker = %worker.admission.holder, backbone = %backbone.admission.holder, "session begins"
@@ -97,6 +103,9 @@ pub(super) async fn run(
         session,
         reason: "the hub dropped it".into(),
     };
+    if let Some((worker, backbone)) = resumers {
+        hub.registry.may_resume(session, worker, backbone);
+    }
     let due = Notify::new();
     let (events, inbox) = mpsc::channel(EVENTS);
     let (mut from_worker, mut from_backbone) = (worker.receiver, backbone.receiver);
@@ -111,6 +120,7 @@ pub(super) async fn run(
         ended = clerk.work(inbox, stop) => ended,
         never = down.run(&mut from_worker) => match never {},
         never = up.run(&mut from_backbone) => match never {},
+        never = resume::tell_pauses(session, &to_worker, &to_backbone, hub.link.resume_within) => match never {},
     };
     record.reason = ended.to_string();
     tell(&ended, &to_worker, &to_backbone);
@@ -304,7 +314,7 @@ struct Record {
 impl Drop for Record {
     fn drop(&mut self) {
         let SessionTotals { results, up, down, receipted, receipts } = lock(&self.books).totals();
-        self.hub.registry.session_ended(&self.backbone);
+        self.hub.registry.session_ended(self.session, &self.backbone);
         self.hub.session_closed(&SessionClosed {
             event: "session_closed",
             session: self.session.to_string(),
