@@ -165,7 +165,7 @@ impl Life {
             ticket,
             key,
             offer,
-            Features::NONE,
+            Features::RESUME,
             &options.link,
         )
         .await?;

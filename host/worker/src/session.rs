@@ -172,6 +172,10 @@ impl Session {
                 () = self.serving.death.notified() => break End::Died,
                 _ = look.tick() => self.look_at_unsigned().map(|()| false),
                 _ = stop.wait_for(|stop| *stop), if leaving.is_none() => {
+                    if !self.serving.link.is_whole() {
+                        // Nobody hears that it leaves: a lost connection is as good an end as any.
+                        break End::Link(LinkError::Ended);
+                    }
                     leaving = Some(Box::pin(tokio::time::sleep(LAST_RECEIPT)));
                     self.ask_to_drain()
                 }
