@@ -97,6 +97,8 @@ pub struct Scene {
     pub stopper: Stopper,
     pub run: JoinHandle<()>,
     pub spool: tempfile::TempDir,
+    /// What its backbones ask for.
+    pub features: Features,
 }
 
 pub fn key(seed: u8) -> SecretKey {
@@ -125,7 +127,8 @@ impl Scene {
         let server = HubServer::bind(options, ledger, log).await.unwrap();
         let hub = server.address();
         let (stopper, stop) = switch();
-        Scene { hub, hub_key, edge_key, closed, stopper, run: tokio::spawn(server.run(stop)), spool }
+        let run = tokio::spawn(server.run(stop));
+        Scene { hub, hub_key, edge_key, closed, stopper, run, spool, features: Features::NONE }
     }
 
     pub fn claims(&self, role: Role, holder: PublicKey) -> TicketClaims {
@@ -163,7 +166,7 @@ impl Scene {
 
     pub async fn backbone(&self, key: &SecretKey, purpose: Purpose) -> Result<Connected, LinkError> {
         let ticket = self.ticket(Role::Backbone, key);
-        connect_backbone(&self.url(), &ticket, key, purpose, Features::NONE, &LinkOptions::default()).await
+        connect_backbone(&self.url(), &ticket, key, purpose, self.features, &LinkOptions::default()).await
     }
 
     pub async fn control(&self, key: &SecretKey) -> Connected {
@@ -266,10 +269,15 @@ pub async fn patiently<T>(future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.expect("nothing happened for a minute")
 }
 
+/// What comes next, but for news of the other end's connection.
 pub async fn expect(receiver: &mut kvasir_link::LinkReceiver, kind: Kind) -> Payload {
-    let payload = patiently(receiver.recv()).await.unwrap();
-    assert_eq!(payload.kind, kind);
-    payload
+    loop {
+        let payload = patiently(receiver.recv()).await.unwrap();
+        if payload.kind != Kind::Pause {
+            assert_eq!(payload.kind, kind);
+            return payload;
+        }
+    }
 }
 
 /// The refusal with which a link ends.
