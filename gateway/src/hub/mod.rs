@@ -14,6 +14,7 @@ mod metrics;
 mod pairing;
 mod registry;
 mod report;
+mod resume;
 mod session;
 mod settings;
 mod status;
@@ -399,6 +400,7 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
             Err(error) => tracing::info!(%peer, backbone = %holder, "not admitted: {error}"),
         },
         Purpose::Session(session) => control::serve_data_link(&hub, accepted, session).await,
+        Purpose::Resume(resumption) => resume::serve(&hub, accepted, resumption).await,
     }
 }
 
