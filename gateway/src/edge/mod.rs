@@ -15,7 +15,7 @@ pub mod trusted;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::{Duration, SystemTime},
 };
 
@@ -32,7 +32,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 pub use certificates::{CertificateError, Certificates, RELOAD_INTERVAL};
 pub use report::EdgeStatus;
-pub use settings::{EdgeControl, EdgeSettings};
+pub use settings::{EdgeControl, EdgeSettings, HAND_OVER_TIME};
 pub use slots::{Cap, Gate, Slot, SlotLimits};
 pub use splice::{SpliceEnd, SpliceLimits, SpliceMeter, Spliced, splice, splice_metered};
 
@@ -111,13 +111,14 @@ pub struct Edge {
 
 /// What every connection needs.
 struct Shared {
-    /// As they were at the start; what may change since is behind `accept`, `trusted_peers` and `gate`.
+    /// As they were at the start; what may have changed since is in the fields that have its name, and in `gate`.
     options: EdgeOptions,
     edge_key: EdgeKey,
     tls: Arc<ServerConfig>,
     accept: SharedLimits,
     trusted_peers: RwLock<Arc<TrustedPeers>>,
     gate: Arc<Gate>,
+    drain_time: Mutex<Duration>,
     metrics: Arc<EdgeMetrics>,
 }
 
@@ -145,8 +146,18 @@ impl Edge {
         edge_key: EdgeKey,
         certificates: Arc<Certificates>,
     ) -> Result<Self, EdgeError> {
-        let tls = certificates.server_config()?;
         let listener = listen::bind(options.listen, &options.congestion)?;
+        Edge::over(listener, options, edge_key, certificates)
+    }
+
+    /// An edge over a socket that listens already, whatever address the options name.
+    pub fn over(
+        listener: TcpListener,
+        options: EdgeOptions,
+        edge_key: EdgeKey,
+        certificates: Arc<Certificates>,
+    ) -> Result<Self, EdgeError> {
+        let tls = certificates.server_config()?;
         let address = listen::local_address(&listener)?;
         let shared = Shared {
             edge_key,
@@ -154,6 +165,7 @@ impl Edge {
             accept: SharedLimits::new(options.accept),
             trusted_peers: RwLock::new(Arc::new(options.trusted_peers.clone())),
             gate: Gate::new(options.slots),
+            drain_time: Mutex::new(options.drain_time),
             metrics: EdgeMetrics::new(),
             options,
         };
@@ -204,9 +216,9 @@ impl Edge {
         drop(listener);
         watcher.abort();
         let (open, _) = shared.gate.counts();
-        tracing::info!(open, seconds = shared.options.drain_time.as_secs(), "stopping: no new connections");
-        let drained =
-            timeout(shared.options.drain_time, async { while connections.join_next().await.is_some() {} });
+        let drain_time = *shared.drain_time.lock().unwrap_or_else(PoisonError::into_inner);
+        tracing::info!(open, seconds = drain_time.as_secs(), "stopping: no new connections");
+        let drained = timeout(drain_time, async { while connections.join_next().await.is_some() {} });
         if drained.await.is_err() {
             tracing::warn!(open = connections.len(), "sessions ended: the drain time is over");
         }
