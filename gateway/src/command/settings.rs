@@ -28,7 +28,7 @@ pub(super) struct EdgeSetup {
 /// What an edge is for its life.
 #[derive(Clone)]
 pub(super) struct EdgeFixed {
-    pub(super) listen: SocketAddr,
+    pub(super) listen: Option<SocketAddr>,
     pub(super) hub: String,
     pub(super) network: String,
     pub(super) certificate: PathBuf,
@@ -61,7 +61,7 @@ pub(super) struct HubSetup {
 /// What a hub is for its life.
 #[derive(Clone)]
 pub(super) struct HubFixed {
-    pub(super) listen: SocketAddr,
+    pub(super) listen: Option<SocketAddr>,
     pub(super) network: String,
     pub(super) ledger: String,
     pub(super) hub_key: PathBuf,
@@ -92,7 +92,7 @@ fn differences(keys: [(&'static str, bool); 7]) -> Vec<&'static str> {
 /// Puts an edge's settings together.
 pub(super) fn edge(args: EdgeArgs, file: EdgeTable) -> anyhow::Result<EdgeSetup> {
     let fixed = EdgeFixed {
-        listen: needed(args.listen, file.listen, "--listen", "KVASIR_GATEWAY_LISTEN", "edge.listen")?,
+        listen: args.listen.or(file.listen),
         hub: needed(args.hub, file.hub, "--hub", "KVASIR_GATEWAY_HUB", "edge.hub")?,
         network: network(args.network, file.network, "edge.network")?,
         certificate: needed(
@@ -132,7 +132,7 @@ pub(super) fn edge(args: EdgeArgs, file: EdgeTable) -> anyhow::Result<EdgeSetup>
 /// Puts a hub's settings together.
 pub(super) fn hub(args: HubArgs, file: HubTable) -> anyhow::Result<HubSetup> {
     let fixed = HubFixed {
-        listen: needed(args.listen, file.listen, "--listen", "KVASIR_GATEWAY_LISTEN", "hub.listen")?,
+        listen: args.listen.or(file.listen),
         network: network(args.network, file.network, "hub.network")?,
         ledger: needed(args.ledger, file.ledger, "--ledger", "KVASIR_GATEWAY_LEDGER", "hub.ledger")?,
         hub_key: needed(args.hub_key, file.hub_key, "--hub-key", "KVASIR_GATEWAY_HUB_KEY", "hub.hub_key")?,
