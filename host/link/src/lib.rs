@@ -37,6 +37,8 @@ pub use options::{BACKBONE_RESUME, LinkOptions, websocket_config};
 pub use reader::LinkReceiver;
 pub use relay::Relay;
 pub use shared::{LinkSender, Standing};
+#[cfg(target_os = "linux")]
+pub use socket::adopt_listener;
 pub use socket::{CONGESTION_VARIABLE, Congestion, connect as connect_tcp, socket_for};
 
 /// The WebSocket subprotocol of this version.
