@@ -9,8 +9,8 @@ use kvasir_wire::frame::{FrameError, HUB_STREAM, Header, Kind, MessageClass, Par
 use kvasir_wire::handshake::{Challenge, Hello, Welcome};
 use kvasir_wire::limits::{MAX_ASSEMBLY_BYTES, MAX_OPEN_STREAMS};
 use kvasir_wire::message::{
-    Assign, Call, CallResult, Cancel, Chunk, Countersign, Credit, Drain, Have, Ping, ReceiptMessage, Release,
-    Report, Want,
+    Ack, Assign, Call, CallResult, Cancel, Chunk, Countersign, Credit, Drain, Have, Pause, Ping,
+    ReceiptMessage, Release, Report, Want,
 };
 use kvasir_wire::meter::Meter;
 use kvasir_wire::note::Note;
@@ -106,6 +106,8 @@ fn read(kind: Kind, payload: &[u8]) {
         Kind::Cancel => Cancel::decode(payload).ok().map(|value| value.encode()),
         Kind::Ping | Kind::Pong => Ping::decode(payload).ok().map(|value| value.encode()),
         Kind::Credit => Credit::decode(payload).ok().map(|value| value.encode()),
+        Kind::Ack => Ack::decode(payload).ok().map(|value| value.encode()),
+        Kind::Pause => Pause::decode(payload).ok().map(|value| value.encode()),
         Kind::Drain => Drain::decode(payload).ok().map(|value| value.encode()),
         Kind::Receipt => ReceiptMessage::decode(payload).ok().map(|value| value.encode()),
         Kind::Countersign => Countersign::decode(payload).ok().map(|value| value.encode()),

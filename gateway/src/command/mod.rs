@@ -3,6 +3,11 @@
 //! A value comes from its flag, else from its `KVASIR_GATEWAY_*` variable, else from `gateway.toml`. Secrets are files. With
 //! `--json` a command prints JSON on standard output; everything else goes to standard error.
 
+#[cfg(unix)]
+mod hand_over;
+#[cfg(not(unix))]
+#[path = "no_hand_over.rs"]
+mod hand_over;
 mod logging;
 mod once;
 mod reload;

@@ -4,52 +4,76 @@ use std::{
     io::{self, Write as _},
     net::SocketAddr,
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::Context as _;
 use kvasir_ledger::{client::Client, plain_text::one_line};
+use kvasir_link::Congestion;
 use kvasir_wire::handshake::HubIdentity;
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, sync::Notify, time::sleep};
 
 use super::{
-    EdgeArgs, HubArgs, SettleArgs, Source, print_line,
-    reload::on_hangup,
-    settings::{self, EdgeOwn, EdgeSetup, HubFixed, HubSetup, network},
+    EdgeArgs, HubArgs, SettleArgs, Source,
+    hand_over::HandOver,
+    print_line,
+    reload::Hangups,
+    settings::{self, EdgeSetup, HubSetup, network},
 };
 use crate::{
-    config::needed,
+    config::{ConfigError, needed},
     credentials::{Span, read_edge_key, read_secret_key},
     descriptors::DescriptorLimit,
-    edge::{Certificates, Edge, EdgeOptions},
-    hub::{HubOptions, HubServer, SessionClosed},
+    edge::{Certificates, DRAIN_TIME, Edge, EdgeOptions, HAND_OVER_TIME},
+    hub::{HubError, HubOptions, HubServer, SessionClosed, filing::SpoolHold},
+    listen::{self, ListenError, Listening},
     operations::{Operations, Served},
     settle::{DEFAULT_INTERVAL, Poller},
     stop::{Stop, stop_signal, switch},
 };
 
+/// Between two looks whether an address is free that the process before this one still has.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
 pub(super) fn edge(args: EdgeArgs, source: Source, json: bool) -> anyhow::Result<()> {
     let file = source.start()?;
     raise_descriptors();
     let EdgeSetup { fixed, settings } = settings::edge(args.clone(), file.edge)?;
-    let (listen, operations) = (fixed.listen, fixed.operations);
-    let (options, own) =
-        if let Some(EdgeOwn { hub, network, certificate, certificate_key, edge_key }) = &fixed.own {
-            let own = (read_edge_key(edge_key)?, Certificates::load(certificate, certificate_key)?);
-            (EdgeOptions::new(listen, hub.clone(), network.clone()), Some(own))
-        } else {
+    let own = match &fixed.own {
+        Some(own) => {
+            let certificates = Certificates::load(&own.certificate, &own.certificate_key)?;
+            Some((read_edge_key(&own.edge_key)?, certificates))
+        }
+        None => {
             tracing::info!("no certificate: connections are passed through by name, and no worker is taken");
-            (EdgeOptions::pass_through_only(listen, settings.pass_through.clone()), None)
-        };
-    let options = options.with(settings);
+            None
+        }
+    };
     run(async move {
+        let hangups = Hangups::watch();
+        let Listening { listener, takes_over } = listen_at(fixed.listen, "edge.listen")?;
+        let hand_over = HandOver::of(&listener).context("preparing to hand over")?;
+        let address = listen::local_address(&listener)?;
+        let options = match &fixed.own {
+            Some(own) => EdgeOptions::new(address, own.hub.clone(), own.network.clone()),
+            None => EdgeOptions::pass_through_only(address, settings.pass_through.clone()),
+        };
+        let options = options.with(settings);
         let certificates = own.as_ref().map(|(_, certificates)| certificates.clone());
         let edge = match own {
-            Some((edge_key, certificates)) => Edge::bind(options, edge_key, certificates).await?,
-            None => Edge::bind_pass_through(options).await?,
+            Some((edge_key, certificates)) => Edge::over(listener, options, edge_key, certificates)?,
+            None => Edge::pass_through_over(listener, options)?,
         };
-        let operations = bind_operations(operations)?;
-        let control = edge.control();
-        on_hangup(move || {
+        let operations = bind_operations(fixed.operations, takes_over)?;
+        let (control, released) = (edge.control(), Arc::new(Notify::new()));
+        let stop = stop_on_signal(Some(hand_over), {
+            let (control, released) = (control.clone(), released.clone());
+            move || {
+                control.set_drain_time(HAND_OVER_TIME);
+                released.notify_one();
+            }
+        });
+        hangups.reload(move || {
             let file = source.read()?;
             let new = settings::edge(args.clone(), file.edge)?;
             let filter = source.log.of_file(file.log.as_deref())?;
@@ -60,9 +84,8 @@ pub(super) fn edge(args: EdgeArgs, source: Source, json: bool) -> anyhow::Result
             control.change(new.settings);
             Ok(fixed.differences(&new.fixed))
         });
-        announce(edge.address(), operations.as_ref(), json)?;
-        let stop = stop_on_signal();
-        answer(operations, edge.served(stop.clone()));
+        announce(address, operations.as_ref().map(|operations| operations.address), json)?;
+        answer(operations, edge.served(stop.clone()), released);
         edge.run(stop).await;
         Ok(())
     })
@@ -72,20 +95,50 @@ pub(super) fn hub(args: HubArgs, source: Source, json: bool) -> anyhow::Result<(
     let file = source.start()?;
     raise_descriptors();
     let HubSetup { fixed, settings } = settings::hub(args.clone(), file.hub)?;
-    let HubFixed { listen, network, operations, .. } = fixed.clone();
     let (key, edge) = (read_secret_key(&fixed.hub_key)?, read_edge_key(&fixed.edge_key)?);
-    let identity = HubIdentity { network, key, edge };
+    let identity = HubIdentity { network: fixed.network.clone(), key, edge };
     tracing::info!(key = %identity.key.public(), network = identity.network, "this hub");
-    if !is_local(listen) {
-        tracing::warn!(%listen, "the hub speaks plain HTTP and belongs on the LAN: let no one outside reach this address");
-    }
-    let options = HubOptions::new(listen, identity, fixed.spool.clone()).with(settings);
     let ledger = Arc::new(Client::new(&fixed.ledger)?);
     run(async move {
-        let hub = HubServer::bind(options, ledger, Box::new(log_session)).await?;
-        let operations = bind_operations(operations)?;
+        let hangups = Hangups::watch();
+        let Listening { listener, takes_over } = listen_at(fixed.listen, "hub.listen")?;
+        let hand_over = HandOver::of(&listener).context("preparing to hand over")?;
+        let address = listen::local_address(&listener)?;
+        if !is_local(address) {
+            tracing::warn!(%address, "the hub speaks plain HTTP and belongs on the LAN: let no one outside reach this address");
+        }
+        let options = HubOptions::new(address, identity, fixed.spool.clone()).with(settings);
+        let released = Arc::new(Notify::new());
+        let stop = stop_on_signal(Some(hand_over), {
+            let released = released.clone();
+            move || released.notify_one()
+        });
+        let taken = match SpoolHold::take(&fixed.spool) {
+            Ok(hold) => Some(hold),
+            Err(HubError::SpoolInUse { .. }) if takes_over => None,
+            Err(error) => return Err(error.into()),
+        };
+        let announced = taken.is_none();
+        let hold = match taken {
+            Some(hold) => hold,
+            // The hub that hands over has the spool until it has finished, which it begins once it hears that this one listens.
+            // Whoever comes meanwhile waits in the socket's queue.
+            None => {
+                announce(address, fixed.operations, json)?;
+                let mut stop = stop.clone();
+                tokio::select! {
+                    hold = SpoolHold::take_over(&fixed.spool) => hold?,
+                    () = stop.stopped() => return Ok(()),
+                }
+            }
+        };
+        let hub = HubServer::over(listener, hold, options, ledger, Box::new(log_session))?;
+        let operations = bind_operations(fixed.operations, takes_over)?;
+        if !announced {
+            announce(address, operations.as_ref().map(|operations| operations.address), json)?;
+        }
         let control = hub.control();
-        on_hangup(move || {
+        hangups.reload(move || {
             let file = source.read()?;
             let new = settings::hub(args.clone(), file.hub)?;
             let filter = source.log.of_file(file.log.as_deref())?;
@@ -93,9 +146,7 @@ pub(super) fn hub(args: HubArgs, source: Source, json: bool) -> anyhow::Result<(
             control.change(new.settings);
             Ok(fixed.differences(&new.fixed))
         });
-        announce(hub.address(), operations.as_ref(), json)?;
-        let stop = stop_on_signal();
-        answer(operations, hub.served(stop.clone()));
+        answer(operations, hub.served(stop.clone()), released);
         hub.run(stop).await;
         Ok(())
     })
@@ -143,7 +194,7 @@ pub(super) fn settle(args: SettleArgs, source: &Source, json: bool) -> anyhow::R
     }
     run(async move {
         tracing::info!(ledger, ?interval, "settling");
-        poller.run(interval, stop_on_signal()).await;
+        poller.run(interval, stop_on_signal(None, || {})).await;
         Ok(())
     })
 }
@@ -152,21 +203,56 @@ fn run(program: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> 
     Runtime::new().context("starting the runtime")?.block_on(program)
 }
 
-/// A stop at the first SIGTERM or interrupt. A second one ends the process at once: the default action is back.
-fn stop_on_signal() -> Stop {
+/// A stop at the first SIGTERM or interrupt; a second one ends the process at once. A hand-over is a stop as well, which nobody
+/// has asked this process for yet.
+fn stop_on_signal(hand_over: Option<HandOver>, on_hand_over: impl FnOnce() + Send + 'static) -> Stop {
     let (stopper, stop) = switch();
     tokio::spawn(async move {
-        if let Err(error) = stop_signal().await {
-            tracing::error!("waiting for signals: {error}; the process can only be killed");
-            std::future::pending::<()>().await;
+        let handed_over = tokio::select! {
+            () = next_stop_signal() => false,
+            () = handed_over(hand_over) => true,
+        };
+        if handed_over {
+            on_hand_over();
         }
         stopper.stop();
-        if stop_signal().await.is_ok() {
-            tracing::warn!("second signal: ending at once");
-            std::process::exit(130);
+        next_stop_signal().await;
+        if handed_over {
+            tracing::info!(
+                seconds = DRAIN_TIME.as_secs(),
+                "stopping: what is left of the sessions is cut then"
+            );
+            tokio::select! {
+                () = next_stop_signal() => {}
+                () = sleep(DRAIN_TIME) => std::process::exit(0),
+            }
         }
+        tracing::warn!("second signal: ending at once");
+        std::process::exit(130);
     });
     stop
+}
+
+/// Returns at the next SIGTERM or interrupt.
+async fn next_stop_signal() {
+    if let Err(error) = stop_signal().await {
+        tracing::error!("waiting for signals: {error}; the process can only be killed");
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn handed_over(hand_over: Option<HandOver>) {
+    match hand_over {
+        Some(hand_over) => hand_over.done().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The socket at standard input, or a new one.
+fn listen_at(address: Option<SocketAddr>, key: &'static str) -> anyhow::Result<Listening> {
+    let listening = listen::inherit_or_bind(address, &Congestion::from_environment())?;
+    let missing = ConfigError::Missing { flag: "--listen", variable: "KVASIR_GATEWAY_LISTEN", key };
+    Ok(listening.ok_or(missing)?)
 }
 
 /// Raises the limit on descriptors, within which connections are accepted.
@@ -175,38 +261,69 @@ fn raise_descriptors() {
     tracing::info!(%limit, "descriptors that this process may have open");
 }
 
+/// The operations listener that is wanted.
+struct OperationsAt {
+    address: SocketAddr,
+    /// None while another process, which hands over, has the address.
+    bound: Option<Operations>,
+}
+
 /// Binds the operations listener, where one is wanted.
-fn bind_operations(address: Option<SocketAddr>) -> anyhow::Result<Option<Operations>> {
+fn bind_operations(address: Option<SocketAddr>, takes_over: bool) -> anyhow::Result<Option<OperationsAt>> {
     let Some(address) = address else { return Ok(None) };
     if !is_local(address) {
         tracing::warn!(%address, "the operations listener asks for no credentials: let no one outside reach this address");
     }
-    Ok(Some(Operations::bind(address).context("the address of --operations")?))
-}
-
-/// Answers there until the program ends, its drain included.
-fn answer(operations: Option<Operations>, served: Arc<dyn Served>) {
-    if let Some(operations) = operations {
-        tokio::spawn(operations.run(served));
+    match Operations::bind(address) {
+        Ok(bound) => Ok(Some(OperationsAt { address: bound.address(), bound: Some(bound) })),
+        Err(ListenError::InUse { .. }) if takes_over => Ok(Some(OperationsAt { address, bound: None })),
+        Err(error) => Err(error).context("the address of --operations"),
     }
 }
 
-/// Standard output says where a server listens: one JSON object, or a line for each address.
-fn announce(address: SocketAddr, operations: Option<&Operations>, json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    let operations = operations.map(Operations::address);
-    if json {
+/// Answers there until the program ends, its drain included, or until the address is released for another process.
+fn answer(operations: Option<OperationsAt>, served: Arc<dyn Served>, released: Arc<Notify>) {
+    let Some(OperationsAt { address, bound }) = operations else { return };
+    tokio::spawn(async move {
+        let answering = async {
+            let operations = match bound {
+                Some(operations) => operations,
+                None => bind_when_free(address).await,
+            };
+            operations.run(served).await;
+        };
+        tokio::select! {
+            () = answering => {}
+            () = released.notified() => {}
+        }
+    });
+}
+
+async fn bind_when_free(address: SocketAddr) -> Operations {
+    loop {
+        match Operations::bind(address) {
+            Ok(operations) => return operations,
+            Err(error) => tracing::debug!("waiting for the operations address: {error}"),
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+}
+
+/// Standard output says where a server listens: one JSON object, or a line for each address. All in one write: whoever waits for
+/// it may read no further than the first line.
+fn announce(address: SocketAddr, operations: Option<SocketAddr>, json: bool) -> io::Result<()> {
+    let text = if json {
         let mut report = serde_json::json!({"listening": address.to_string()});
         if let Some(operations) = operations {
             report["operations"] = operations.to_string().into();
         }
-        writeln!(out, "{report}")?;
+        format!("{report}\n")
     } else {
-        writeln!(out, "listening on {address}")?;
-        if let Some(operations) = operations {
-            writeln!(out, "operations on {operations}")?;
-        }
-    }
+        let operations = operations.map(|address| format!("operations on {address}\n"));
+        format!("listening on {address}\n{}", operations.unwrap_or_default())
+    };
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
     out.flush()
 }
 

@@ -28,7 +28,7 @@ pub(super) struct EdgeSetup {
 /// What an edge is for its life.
 #[derive(Clone)]
 pub(super) struct EdgeFixed {
-    pub(super) listen: SocketAddr,
+    pub(super) listen: Option<SocketAddr>,
     /// Nothing where connections are only passed through.
     pub(super) own: Option<EdgeOwn>,
     pub(super) operations: Option<SocketAddr>,
@@ -72,7 +72,7 @@ pub(super) struct HubSetup {
 /// What a hub is for its life.
 #[derive(Clone)]
 pub(super) struct HubFixed {
-    pub(super) listen: SocketAddr,
+    pub(super) listen: Option<SocketAddr>,
     pub(super) network: String,
     pub(super) ledger: String,
     pub(super) hub_key: PathBuf,
@@ -105,7 +105,6 @@ pub(super) fn edge(args: EdgeArgs, file: EdgeTable) -> anyhow::Result<EdgeSetup>
     let pass_through = Routes::new(file.pass_through)?;
     let certificates = [&args.certificate, &file.certificate, &args.certificate_key, &file.certificate_key];
     let passes_only = !pass_through.is_empty() && certificates.iter().all(|path| path.is_none());
-    let listen = needed(args.listen, file.listen, "--listen", "KVASIR_GATEWAY_LISTEN", "edge.listen")?;
     let own = if passes_only {
         None
     } else {
@@ -129,7 +128,11 @@ pub(super) fn edge(args: EdgeArgs, file: EdgeTable) -> anyhow::Result<EdgeSetup>
             edge_key: edge_key(args.edge_key, file.edge_key, "edge.edge_key")?,
         })
     };
-    let fixed = EdgeFixed { listen, own, operations: args.operations.or(file.operations) };
+    let fixed = EdgeFixed {
+        listen: args.listen.or(file.listen),
+        own,
+        operations: args.operations.or(file.operations),
+    };
     let mut slots = SlotLimits::default();
     for (cap, given) in [
         (&mut slots.connections, args.max_connections.or(file.max_connections)),
@@ -151,7 +154,7 @@ pub(super) fn edge(args: EdgeArgs, file: EdgeTable) -> anyhow::Result<EdgeSetup>
 /// Puts a hub's settings together.
 pub(super) fn hub(args: HubArgs, file: HubTable) -> anyhow::Result<HubSetup> {
     let fixed = HubFixed {
-        listen: needed(args.listen, file.listen, "--listen", "KVASIR_GATEWAY_LISTEN", "hub.listen")?,
+        listen: args.listen.or(file.listen),
         network: network(args.network, file.network, "hub.network")?,
         ledger: needed(args.ledger, file.ledger, "--ledger", "KVASIR_GATEWAY_LEDGER", "hub.ledger")?,
         hub_key: needed(args.hub_key, file.hub_key, "--hub-key", "KVASIR_GATEWAY_HUB_KEY", "hub.hub_key")?,

@@ -19,7 +19,7 @@ pub mod trusted;
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -34,7 +34,7 @@ use tokio::{
 
 pub use certificates::{CertificateError, Certificates, RELOAD_INTERVAL};
 pub use report::EdgeStatus;
-pub use settings::{EdgeControl, EdgeSettings};
+pub use settings::{EdgeControl, EdgeSettings, HAND_OVER_TIME};
 pub use slots::{Cap, Gate, Slot, SlotLimits};
 pub use splice::{SpliceEnd, SpliceLimits, SpliceMeter, Spliced, splice, splice_metered};
 
@@ -118,7 +118,7 @@ pub struct Edge {
 
 /// What every connection needs.
 struct Shared {
-    /// As they were at the start; what may change since is behind `accept`, `trusted_peers`, `pass_through` and `gate`.
+    /// As they were at the start; what may have changed since is in the fields that have its name, and in `gate`.
     options: EdgeOptions,
     /// Nothing where connections are only passed through.
     own: Option<OwnTls>,
@@ -128,6 +128,7 @@ struct Shared {
     gate: Arc<Gate>,
     /// Places of connections that are passed through.
     passing: Arc<Places>,
+    drain_time: Mutex<Duration>,
     metrics: Arc<EdgeMetrics>,
 }
 
@@ -161,17 +162,33 @@ impl Edge {
         edge_key: EdgeKey,
         certificates: Arc<Certificates>,
     ) -> Result<Self, EdgeError> {
+        let listener = listen::bind(options.listen, &options.congestion)?;
+        Edge::over(listener, options, edge_key, certificates)
+    }
+
+    /// An edge over a socket that listens already, whatever address the options name.
+    pub fn over(
+        listener: TcpListener,
+        options: EdgeOptions,
+        edge_key: EdgeKey,
+        certificates: Arc<Certificates>,
+    ) -> Result<Self, EdgeError> {
         let own = OwnTls { config: certificates.server_config()?, edge_key };
-        Ok(Edge { certificates: Some(certificates), ..Self::bind_with(options, Some(own))? })
+        Ok(Edge { certificates: Some(certificates), ..Edge::assemble(listener, options, Some(own))? })
     }
 
     /// As [`Edge::bind`], for an edge that ends no TLS: what asks for none of the options' names is refused with an alert.
     pub async fn bind_pass_through(options: EdgeOptions) -> Result<Self, EdgeError> {
-        Self::bind_with(options, None)
+        let listener = listen::bind(options.listen, &options.congestion)?;
+        Edge::pass_through_over(listener, options)
     }
 
-    fn bind_with(options: EdgeOptions, own: Option<OwnTls>) -> Result<Self, EdgeError> {
-        let listener = listen::bind(options.listen, &options.congestion)?;
+    /// As [`Edge::bind_pass_through`], over a socket that listens already.
+    pub fn pass_through_over(listener: TcpListener, options: EdgeOptions) -> Result<Self, EdgeError> {
+        Edge::assemble(listener, options, None)
+    }
+
+    fn assemble(listener: TcpListener, options: EdgeOptions, own: Option<OwnTls>) -> Result<Self, EdgeError> {
         let address = listen::local_address(&listener)?;
         let shared = Shared {
             own,
@@ -180,6 +197,7 @@ impl Edge {
             pass_through: RwLock::new(Arc::new(options.pass_through.clone())),
             gate: Gate::new(options.slots),
             passing: Arc::default(),
+            drain_time: Mutex::new(options.drain_time),
             metrics: EdgeMetrics::new(),
             options,
         };
@@ -232,9 +250,9 @@ impl Edge {
             watcher.abort();
         }
         let (open, _) = shared.gate.counts();
-        tracing::info!(open, seconds = shared.options.drain_time.as_secs(), "stopping: no new connections");
-        let drained =
-            timeout(shared.options.drain_time, async { while connections.join_next().await.is_some() {} });
+        let drain_time = *shared.drain_time.lock().unwrap_or_else(PoisonError::into_inner);
+        tracing::info!(open, seconds = drain_time.as_secs(), "stopping: no new connections");
+        let drained = timeout(drain_time, async { while connections.join_next().await.is_some() {} });
         if drained.await.is_err() {
             tracing::warn!(open = connections.len(), "sessions ended: the drain time is over");
         }

@@ -1,9 +1,16 @@
 //! What may change while an edge serves. It holds for connections that come after the change; nothing that is open is touched.
 
-use std::sync::{Arc, PoisonError};
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use super::{EdgeOptions, Shared, SlotLimits, pass_through::Routes, trusted::TrustedPeers};
 use crate::accept::AcceptLimits;
+
+/// How long sessions may go on once another process has taken the socket over: a worker's session is cut only for good reason,
+/// and an old release must not stay for ever.
+pub const HAND_OVER_TIME: Duration = Duration::from_secs(60 * 60);
 
 /// What may change.
 #[derive(Clone, Debug)]
@@ -42,5 +49,10 @@ impl EdgeControl {
         self.0.gate.change(slots);
         *self.0.trusted_peers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trusted_peers);
         *self.0.pass_through.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(pass_through);
+    }
+
+    /// How long sessions may go on once it is stopped; for a stop that has not come yet.
+    pub fn set_drain_time(&self, drain_time: Duration) {
+        *self.0.drain_time.lock().unwrap_or_else(PoisonError::into_inner) = drain_time;
     }
 }

@@ -71,6 +71,8 @@ pub(super) struct Clerk<'session> {
     limit: u64,
     /// The note that is on its way to the ledger.
     note: Option<Note>,
+    /// The hub stops, and takes no connections any more.
+    stopping: bool,
 }
 
 impl<'session> Clerk<'session> {
@@ -99,18 +101,18 @@ impl<'session> Clerk<'session> {
             draining: None,
             limit,
             note: None,
+            stopping: false,
         }
     }
 
     pub(super) async fn work(&mut self, mut inbox: mpsc::Receiver<Event>, mut stop: Stop) -> Ended {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut stopping = false;
         loop {
             tokio::select! {
                 biased;
-                () = stop.stopped(), if !stopping => {
-                    stopping = true;
+                () = stop.stopped(), if !self.stopping => {
+                    self.stopping = true;
                     self.drain(restarting(), "the hub stops");
                 }
                 Some(event) = inbox.recv() => {
@@ -242,6 +244,12 @@ impl<'session> Clerk<'session> {
 
     /// Looks at clock and books: is a receipt due, is the session over?
     fn look(&mut self) -> Option<Ended> {
+        if self.stopping
+            && let Some(side) = self.away()
+        {
+            let error = LinkError::Lost("its connection was gone when the hub stopped".to_owned());
+            return Some(Ended::Link { side, error });
+        }
         if let Some(since) = self.asked
             && since.elapsed() >= SIGN_TIME
         {
@@ -286,6 +294,15 @@ impl<'session> Clerk<'session> {
             }
         }
         None
+    }
+
+    /// An end that has no connection now.
+    fn away(&self) -> Option<Role> {
+        match (self.to_worker.is_whole(), self.to_backbone.is_whole()) {
+            (false, _) => Some(Role::Worker),
+            (true, false) => Some(Role::Backbone),
+            (true, true) => None,
+        }
     }
 
     /// Tells both ends to finish, and begins to.

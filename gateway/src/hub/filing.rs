@@ -7,6 +7,7 @@
 //! The ledger takes the same receipt twice without harm, so every doubt is settled by sending again.
 
 mod filer;
+mod hold;
 mod spool;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use kvasir_wire::{id::SessionId, note::Note};
 use tokio::sync::{mpsc, oneshot};
 
 pub use filer::Filer;
+pub use hold::SpoolHold;
 
 /// Most notes that may lie in the spool, those in `refused/` included; beyond it the disk is saved and sessions end.
 pub const MAX_SPOOLED: usize = 100_000;

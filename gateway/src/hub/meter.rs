@@ -37,6 +37,7 @@ impl RoundTrip {
         let (latest, sender, metrics) = (round_trip.clone(), sender.clone(), hub.metrics.clone());
         let interval = hub.link.ping_after;
         tokio::spawn(async move {
+            let standing = sender.standing();
             let mut pause = interval / FIRST_PING;
             loop {
                 tokio::select! {
@@ -44,9 +45,16 @@ impl RoundTrip {
                     () = sleep(pause) => {}
                 }
                 pause = interval;
+                let before = *standing.borrow();
+                if !before.is_whole {
+                    continue;
+                }
                 let Ok(time) = sender.round_trip(PONG_TIME).await else { return };
-                metrics.round_trip(peer, time.as_secs_f64());
-                latest.set(time);
+                // A ping that another connection had to bring measures no path.
+                if *standing.borrow() == before {
+                    metrics.round_trip(peer, time.as_secs_f64());
+                    latest.set(time);
+                }
             }
         });
         round_trip
@@ -116,6 +124,7 @@ pub(super) struct SessionMeter {
     lanes: [[AtomicU64; 3]; 2],
     stalls: AtomicU64,
     stalled_micros: AtomicU64,
+    resumed: AtomicU64,
 }
 
 impl SessionMeter {
@@ -142,6 +151,7 @@ impl SessionMeter {
             lanes: Default::default(),
             stalls: AtomicU64::new(0),
             stalled_micros: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
         }
     }
 
@@ -159,6 +169,17 @@ impl SessionMeter {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.stalled_micros.fetch_add(micros, Ordering::Relaxed);
         self.metrics.stalled(to, time.as_secs_f64());
+    }
+
+    /// An end came back over another connection.
+    pub(super) fn resumed_by(&self, end: Role) {
+        self.resumed.fetch_add(1, Ordering::Relaxed);
+        self.metrics.resumed(end);
+    }
+
+    /// How often an end has come back over another connection.
+    pub(super) fn resumed(&self) -> u64 {
+        self.resumed.load(Ordering::Relaxed)
     }
 
     /// Payload bytes passed on to an end so far.
@@ -193,6 +214,7 @@ impl SessionMeter {
             to_backbone: self.bytes(Role::Backbone),
             stalls,
             stalled_ms,
+            resumed: self.resumed(),
         }
     }
 }
@@ -228,6 +250,8 @@ mod tests {
         assert_eq!(meter.bytes(Role::Backbone), LaneBytes { control: 5, dispatch: 7, bulk: 0 });
         assert_eq!(meter.bytes(Role::Worker).sum(), 16_111);
         assert_eq!(meter.stalls(), (1, 30));
+        meter.resumed_by(Role::Worker);
+        assert_eq!(meter.resumed(), 1);
         metrics.round_trip(Role::Worker, 0.013);
         let text = metrics.text(&Default::default());
         for line in [
@@ -235,6 +259,8 @@ mod tests {
             "kvasir_gateway_bytes_total{direction=\"to_backbone\",lane=\"control\"} 5",
             "kvasir_gateway_stalls_total{direction=\"to_worker\"} 1",
             "kvasir_gateway_stalls_total{direction=\"to_backbone\"} 0",
+            "kvasir_gateway_sessions_resumed_total{peer=\"worker\"} 1",
+            "kvasir_gateway_sessions_resumed_total{peer=\"backbone\"} 0",
             "kvasir_gateway_waited_seconds_total 2.5",
             "kvasir_gateway_round_trip_seconds_bucket{peer=\"worker\",le=\"0.02\"} 1",
             "kvasir_gateway_round_trip_seconds_count{peer=\"worker\"} 1",

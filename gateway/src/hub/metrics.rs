@@ -39,6 +39,8 @@ struct EndMetrics {
     /// Messages that had to wait since such an end took no more, and how long in all.
     stalls: Counter,
     stalled: Seconds,
+    /// Times that such an end came back over another connection.
+    resumed: Counter,
     round_trip: Histogram,
 }
 
@@ -61,6 +63,11 @@ impl HubMetrics {
             "How long messages waited since the end that they were for took no more",
             Family::default(),
         );
+        let resumed: Family<Label, Counter> = register.add(
+            "sessions_resumed",
+            "Times that an end of a session came back over another connection, by the end",
+            Family::default(),
+        );
         let round_trip: Family<Label, Histogram, fn() -> Histogram> = register.add(
             "round_trip_seconds",
             "Round trip of a ping from the hub to an end, by the end",
@@ -75,6 +82,7 @@ impl HubMetrics {
                 }),
                 stalls: stalls.get_or_create_owned(&[("direction", direction)]),
                 stalled: stalled.get_or_create_owned(&[("direction", direction)]),
+                resumed: resumed.get_or_create_owned(&[("peer", peer)]),
                 round_trip: round_trip.get_or_create_owned(&[("peer", peer)]),
             });
         let waited = register.add(
@@ -121,6 +129,11 @@ impl HubMetrics {
     pub(super) fn stalled(&self, to: Role, seconds: f64) {
         self.end(to).stalls.inc();
         self.end(to).stalled.inc_by(seconds);
+    }
+
+    /// An end of a session came back over another connection.
+    pub(super) fn resumed(&self, end: Role) {
+        self.end(end).resumed.inc();
     }
 
     /// A ping came back.

@@ -14,6 +14,7 @@ mod metrics;
 mod pairing;
 mod registry;
 mod report;
+mod resume;
 mod session;
 mod settings;
 mod status;
@@ -55,7 +56,7 @@ use crate::{
     stop::{Stop, switch},
 };
 use door::{DoorError, Visit};
-use filing::{Filer, Filing, FilingTimes, Ledger};
+use filing::{Filer, Filing, FilingTimes, Ledger, SpoolHold};
 use metrics::HubMetrics;
 use registry::Registry;
 use report::HubReport;
@@ -128,6 +129,14 @@ pub enum HubError {
         /// What the system said.
         source: io::Error,
     },
+    /// Another hub has the spool folder: each would take the other's receipts away.
+    #[error(
+        "the spool folder {path} is in use by another hub: stop it, or choose another folder with --spool"
+    )]
+    SpoolInUse {
+        /// The folder.
+        path: PathBuf,
+    },
 }
 
 /// A hub that is bound to its address.
@@ -135,6 +144,7 @@ pub struct HubServer {
     listener: TcpListener,
     address: SocketAddr,
     hub: Arc<Hub>,
+    hold: SpoolHold,
     filer: Filer,
     ledger: Arc<dyn Ledger>,
     gate: Arc<Gate>,
@@ -156,13 +166,25 @@ struct Hub {
 }
 
 impl HubServer {
-    /// Opens the spool and binds the address; connections are served once [`HubServer::run`] is called.
+    /// Binds the address and opens the spool; connections are served once [`HubServer::run`] is called.
     pub async fn bind(
         options: HubOptions,
         ledger: Arc<dyn Ledger>,
         log: SessionLog,
     ) -> Result<Self, HubError> {
         let listener = listen::bind(options.listen, &options.link.congestion)?;
+        let hold = SpoolHold::take(&options.spool)?;
+        HubServer::over(listener, hold, options, ledger, log)
+    }
+
+    /// A hub over a socket that listens already, whatever address the options name, and a spool that nobody else has.
+    pub fn over(
+        listener: TcpListener,
+        hold: SpoolHold,
+        options: HubOptions,
+        ledger: Arc<dyn Ledger>,
+        log: SessionLog,
+    ) -> Result<Self, HubError> {
         let address = listen::local_address(&listener)?;
         let (filing, filer) = filing::open(&options.spool, ledger.clone(), options.filing)
             .map_err(|source| HubError::Spool { path: options.spool.clone(), source })?;
@@ -179,7 +201,7 @@ impl HubServer {
         });
         let HubOptions { accept, drain_time, .. } = options;
         let accept = SharedLimits::new(accept);
-        Ok(HubServer { listener, address, hub, filer, ledger, gate, accept, drain_time })
+        Ok(HubServer { listener, address, hub, hold, filer, ledger, gate, accept, drain_time })
     }
 
     /// The address in use, with the port that the system chose if 0 was asked for.
@@ -200,7 +222,7 @@ impl HubServer {
     /// Serves until it is stopped. Then both ends of every session are told, final receipts are signed, and what the ledger
     /// does not take in time stays in the spool.
     pub async fn run(self, mut stop: Stop) {
-        let HubServer { listener, address: _, hub, filer, ledger, gate, accept, drain_time } = self;
+        let HubServer { listener, address: _, hub, hold, filer, ledger, gate, accept, drain_time } = self;
         let (filer_stopper, filer_stop) = switch();
         let filer = tokio::spawn(filer.run(filer_stop));
         let prices = tokio::spawn(watch_price(hub.clone(), ledger));
@@ -246,6 +268,7 @@ impl HubServer {
         if let Err(error) = filer.await {
             tracing::error!("filing receipts: {error}");
         }
+        drop(hold);
     }
 }
 
@@ -399,6 +422,7 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
             Err(error) => tracing::info!(%peer, backbone = %holder, "not admitted: {error}"),
         },
         Purpose::Session(session) => control::serve_data_link(&hub, accepted, session).await,
+        Purpose::Resume(resumption) => resume::serve(&hub, accepted, resumption).await,
     }
 }
 

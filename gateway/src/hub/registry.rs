@@ -20,6 +20,7 @@ use tokio::sync::{oneshot, watch};
 use super::{
     fitting::common_plugin,
     meter::{RoundTrip, SessionMeter},
+    resume::Ends,
     status::{BackboneReport, RefusalReport, Status, WaitingReport},
 };
 
@@ -43,6 +44,8 @@ struct Table {
     controls: HashMap<LinkNumber, Control>,
     workers: HashMap<LinkNumber, Worker>,
     awaited: HashMap<SessionId, Awaited>,
+    /// Sessions whose ends may come back over another connection.
+    resumable: HashMap<SessionId, Ends>,
     refusals: VecDeque<RefusalReport>,
     closed_sessions: u64,
 }
@@ -300,10 +303,21 @@ impl Registry {
         }
     }
 
-    /// A session of this backbone ended.
-    pub fn session_ended(&self, backbone: &PublicKey) {
+    /// The ends of a session may come back over other connections, until it ends.
+    pub(super) fn may_resume(&self, session: SessionId, ends: Ends) {
+        self.lock().resumable.insert(session, ends);
+    }
+
+    /// The ends of a session that may come back.
+    pub(super) fn resumable(&self, session: SessionId) -> Option<Ends> {
+        self.lock().resumable.get(&session).cloned()
+    }
+
+    /// A session with this backbone ended.
+    pub fn session_ended(&self, session: SessionId, backbone: &PublicKey) {
         let mut table = self.lock();
         table.closed_sessions += 1;
+        table.resumable.remove(&session);
         if let Some(control) = table.controls.values_mut().find(|control| control.key == *backbone) {
             control.sessions = control.sessions.saturating_sub(1);
         }

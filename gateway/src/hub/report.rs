@@ -129,7 +129,10 @@ fn session(row: &SessionReport) -> Markup {
         td data-name=(SESSION[0]) { code title=(row.session) { (short(&row.session)) } }
         td data-name=(SESSION[1]) { code title=(row.worker) { (short(&row.worker)) } }
         td data-name=(SESSION[2]) { code title=(row.backbone) { (short(&row.backbone)) } }
-        td data-name=(SESSION[3]) { (span(row.seconds)) }
+        td data-name=(SESSION[3]) {
+            (span(row.seconds))
+            @if row.resumed > 0 { ", resumed " (grouped(row.resumed)) "x" }
+        }
         td data-name=(SESSION[4]) {
             (round_trip(row.worker_round_trip_us)) " / " (round_trip(row.backbone_round_trip_us))
         }
@@ -226,6 +229,7 @@ mod tests {
                 to_backbone: LaneBytes { control: 1, dispatch: 4_000, bulk: 0 },
                 stalls: 5,
                 stalled_ms: 1_234,
+                resumed: 2,
             }],
             refusals: vec![refused("<script>\"' & the ticket is expired")],
             ..Status::default()
@@ -240,7 +244,7 @@ mod tests {
             "1.2 ms",
             "13.3 ms / 0.2 ms",
             "not yet",
-            "1 min 20 s",
+            "1 min 20 s, resumed 2x",
             "2.0 kB calls, 3.0 MB experts",
             "5, 1,234 ms",
             "the ticket is expired",

@@ -2,8 +2,9 @@
 //!
 //! Three futures run side by side in one task: a pump for each direction, which hands messages on under back pressure and
 //! tells the books of every header, and the clerk, who talks with both ends about receipts. Only the clerk ends a session:
-//! a pump whose link is gone says so behind everything that came before, so that a last signature still counts. However it
-//! ends, one line of JSON says so, once.
+//! a pump whose link is gone says so behind everything that came before, so that a last signature still counts. A link that
+//! can be resumed outlives its connections below all this: here each message comes once. However it ends, one line of JSON
+//! says so, once.
 
 use std::{
     convert::Infallible,
@@ -18,6 +19,7 @@ use kvasir_link::{HubLink, HubReceiver, HubSender, Incoming, LinkError, Relay, u
 use kvasir_wire::{
     assemble::Payload,
     frame::{FrameError, Kind},
+    handshake::Features,
     receipt::CUT_BYTES,
     refusal::{Refusal, RefusalCode},
     ticket::Role,
@@ -36,6 +38,7 @@ use super::{
     meter::{LaneBytes, RoundTrip, SessionMeter},
     pairing::{Pair, of_link, told},
     registry::LinkNumber,
+    resume::{self, Ends},
 };
 use crate::{metrics::OpenSession, stop::Stop};
 
@@ -79,6 +82,8 @@ pub struct SessionClosed {
     pub stalls: u64,
     /// How long they waited in all.
     pub stalled_ms: u64,
+    /// How often an end came back over another connection.
+    pub resumed: u64,
     /// Why it ended, a word for programs: `finished`, `dropped`, or the code of a refusal.
     pub reason_code: &'static str,
     /// Why it ended.
@@ -98,6 +103,9 @@ pub(super) async fn run(
     let Pair { backbone, control, facts } = pair;
     let session = facts.transcript.session;
     let limit = worker.admission.ticket.claims().limits.session_bytes;
+    // Both ends or none: one that does not know of it would wait for the other in vain.
+    let resumes = facts.transcript.features.contains(Features::RESUME);
+    let resumers = resumes.then(|| worker.resumable(session).zip(backbone.resumable(session))).flatten();
     let backbone_round_trip = RoundTrip::watch(&backbone.sender, Role::Backbone, hub);
     let meter = Arc::new(SessionMeter::new(
         session,
@@ -121,6 +129,9 @@ pub(super) async fn run(
         reason_code: "dropped",
         reason: "the hub dropped it".into(),
     };
+    if let Some((worker, backbone)) = resumers {
+        hub.registry.may_resume(session, Ends { worker, backbone, meter: meter.clone() });
+    }
     let due = Notify::new();
     let (events, inbox) = mpsc::channel(EVENTS);
     let (mut from_worker, mut from_backbone) = (worker.receiver, backbone.receiver);
@@ -143,6 +154,7 @@ pub(super) async fn run(
         ended = clerk.work(inbox, stop) => ended,
         never = down.run(&mut from_worker) => match never {},
         never = up.run(&mut from_backbone) => match never {},
+        never = resume::tell_pauses(session, &to_worker, &to_backbone, hub.link.resume_within) => match never {},
     };
     record.reason = ended.to_string();
     record.reason_code = ended.code();
@@ -368,7 +380,7 @@ impl Drop for Record {
         let SessionTotals { results, up, down, receipted, receipts } = lock(&self.books).totals();
         let meter = &self.meter;
         let (stalls, stalled_ms) = meter.stalls();
-        self.hub.registry.session_ended(&meter.backbone);
+        self.hub.registry.session_ended(meter.session, &meter.backbone);
         self.hub.session_closed(&SessionClosed {
             event: "session_closed",
             session: meter.session.to_string(),
@@ -386,6 +398,7 @@ impl Drop for Record {
             to_backbone: meter.bytes(Role::Backbone),
             stalls,
             stalled_ms,
+            resumed: meter.resumed(),
             reason_code: self.reason_code,
             reason: std::mem::take(&mut self.reason),
         });

@@ -82,6 +82,8 @@ pub struct SessionReport {
     pub stalls: u64,
     /// How long they waited in all.
     pub stalled_ms: u64,
+    /// How often an end came back over another connection.
+    pub resumed: u64,
 }
 
 /// A refusal in the status report.

@@ -4,6 +4,7 @@
 #![allow(dead_code)] // each test binary uses a part of it
 
 use std::{
+    fs::File,
     io::{BufRead as _, BufReader},
     net::SocketAddr,
     path::Path,
@@ -27,14 +28,19 @@ pub struct Gateway {
     pub hub: Running,
     pub edge: Running,
     pub trust: TlsTrust,
+    pub folder: tempfile::TempDir,
     hub_key: SecretKey,
     edge_key: EdgeKey,
-    _folder: tempfile::TempDir,
 }
 
 impl Gateway {
-    /// Starts both; each may be given more flags.
+    /// Starts both; each may be given more flags. What they log, errors alone, is in `hub.log` and `edge.log`.
     pub fn start(hub_flags: &[&str], edge_flags: &[&str]) -> Gateway {
+        Gateway::start_with(hub_flags, edge_flags, &[])
+    }
+
+    /// The same with more variables for both; their values are files of the folder.
+    pub fn start_with(hub_flags: &[&str], edge_flags: &[&str], variables: &[(&str, &str)]) -> Gateway {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let (hub_key, edge_key) = (key(1), EdgeKey::from_bytes([4; 32]));
@@ -43,13 +49,13 @@ impl Gateway {
         let names = Names::parse(&["127.0.0.1".into()]).unwrap();
         let files = certificate::make(path, &names, false).unwrap();
         let hub = ["hub", "--hub-key", "hub.key", "--ledger", "http://127.0.0.1:1"];
-        let hub = Running::start(path, &[&hub[..], hub_flags].concat());
+        let hub = Running::start(path, &[&hub[..], hub_flags].concat(), variables);
         let address = hub.address.to_string();
         let edge =
             ["edge", "--hub", &address, "--certificate", "server.pem", "--certificate-key", "server.key"];
-        let edge = Running::start(path, &[&edge[..], edge_flags].concat());
+        let edge = Running::start(path, &[&edge[..], edge_flags].concat(), variables);
         let trust = TlsTrust::CaFile(std::fs::read(files.authority).unwrap());
-        Gateway { hub, edge, trust, hub_key, edge_key, _folder: folder }
+        Gateway { hub, edge, trust, folder, hub_key, edge_key }
     }
 
     /// A worker's ticket.
@@ -77,24 +83,40 @@ pub struct Running {
 }
 
 impl Running {
-    fn start(folder: &Path, arguments: &[&str]) -> Running {
+    fn start(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir-gateway"));
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("KVASIR_")) {
             command.env_remove(name);
         }
+        for (name, file) in variables {
+            command.env(name, folder.join(file));
+        }
+        let log = File::create(folder.join(format!("{}.log", arguments[0]))).unwrap();
         let mut child = command
             .current_dir(folder)
             .args(["--json", "--log", "error"])
             .args(arguments)
             .args(["--listen", "127.0.0.1:0", "--network", NETWORK, "--edge-key", "edge.key"])
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let report: serde_json::Value = serde_json::from_str(&line).unwrap();
         Running { address: report["listening"].as_str().unwrap().parse().unwrap(), child }
+    }
+
+    /// Sends it a signal, such as `-TERM`.
+    pub fn signal(&self, name: &str) {
+        let process = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &process]).status().unwrap().success());
+    }
+
+    /// Whether it has ended; nobody but this one's drop asks how.
+    pub fn has_ended(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        stat.rsplit_once(')').unwrap().1.trim_start().starts_with('Z')
     }
 
     /// Resident memory, KiB.

@@ -100,6 +100,8 @@ pub struct Scene {
     pub stopper: Stopper,
     pub run: JoinHandle<()>,
     pub spool: tempfile::TempDir,
+    /// What its backbones ask for.
+    pub features: Features,
 }
 
 pub fn key(seed: u8) -> SecretKey {
@@ -130,7 +132,8 @@ impl Scene {
         let (stopper, stop) = switch();
         let (served, control_of_hub) = (server.served(stop.clone()), server.control());
         let run = tokio::spawn(server.run(stop));
-        Scene { hub, hub_key, edge_key, closed, served, control_of_hub, stopper, run, spool }
+        let features = Features::NONE;
+        Scene { hub, hub_key, edge_key, closed, served, control_of_hub, stopper, run, spool, features }
     }
 
     pub fn claims(&self, role: Role, holder: PublicKey) -> TicketClaims {
@@ -168,7 +171,7 @@ impl Scene {
 
     pub async fn backbone(&self, key: &SecretKey, purpose: Purpose) -> Result<Connected, LinkError> {
         let ticket = self.ticket(Role::Backbone, key);
-        connect_backbone(&self.url(), &ticket, key, purpose, Features::NONE, &LinkOptions::default()).await
+        connect_backbone(&self.url(), &ticket, key, purpose, self.features, &LinkOptions::default()).await
     }
 
     pub async fn control(&self, key: &SecretKey) -> Connected {
@@ -271,10 +274,15 @@ pub async fn patiently<T>(future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.expect("nothing happened for a minute")
 }
 
+/// What comes next, but for news of the other end's connection.
 pub async fn expect(receiver: &mut kvasir_link::LinkReceiver, kind: Kind) -> Payload {
-    let payload = patiently(receiver.recv()).await.unwrap();
-    assert_eq!(payload.kind, kind);
-    payload
+    loop {
+        let payload = patiently(receiver.recv()).await.unwrap();
+        if payload.kind != Kind::Pause {
+            assert_eq!(payload.kind, kind);
+            return payload;
+        }
+    }
 }
 
 /// The refusal with which a link ends.

@@ -26,7 +26,7 @@ pub(crate) struct Arrival {
 /// Why a worker's part must be computed elsewhere. A missed deadline is the caller's own doing and not among these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The link ended.
+    /// The link ended, or is without a connection for too long.
     LinkLost,
     /// The worker refused, or its answer cannot be right.
     Refused,
@@ -124,6 +124,15 @@ impl Outstanding {
         self.given_up.clear();
     }
 
+    /// The worker is away and may come back: everybody who waits is told, and what still comes is late.
+    pub(crate) fn give_all_up(&mut self) {
+        for (wire_call, awaited) in self.awaited.drain() {
+            let Awaited { call, part, arrive, sent, .. } = awaited;
+            let _ = arrive.send(Arrival { call, part, outcome: Err(Failure::LinkLost) });
+            self.given_up.insert(wire_call, GivenUp { sent: Sent { keep: None, ..sent }, late: true });
+        }
+    }
+
     /// When the oldest of the calls that are late was sent; nothing when none is.
     pub(crate) fn late_since(&self) -> Option<Instant> {
         self.given_up.values().filter(|given_up| given_up.late).map(|given_up| given_up.sent.at).min()
@@ -167,6 +176,20 @@ mod tests {
         assert!(matches!(calls.answered(3), Some(Owed::GivenUp(sent)) if sent.up == 10));
         assert!(calls.late_since().is_none());
         assert!(calls.answered(4).is_none(), "never sent");
+    }
+
+    #[test]
+    fn what_is_given_up_for_a_worker_that_is_away_is_late_when_it_comes_back() {
+        let (arrive, arrivals) = mpsc::channel();
+        let mut calls = Outstanding::default();
+        calls.insert(1, awaited(&arrive));
+        calls.give_all_up();
+        calls.give_all_up();
+        assert_eq!(arrivals.try_recv().unwrap().outcome.unwrap_err(), Failure::LinkLost);
+        assert!(arrivals.try_recv().is_err(), "told once");
+        assert_eq!(calls.owed(), 1);
+        assert!(calls.late_since().is_some());
+        assert!(matches!(calls.answered(1), Some(Owed::GivenUp(_))));
     }
 
     #[test]

@@ -45,7 +45,7 @@ async fn pair(
     let (ticket, key) = (&options.ticket, &options.key);
     let purpose = Purpose::Session(request.session);
     let connected =
-        connect_backbone(&options.hub, ticket, key, purpose, Features::NONE, &link_options(shared)).await?;
+        connect_backbone(&options.hub, ticket, key, purpose, Features::RESUME, &link_options(shared)).await?;
     let expectation = Expectation {
         plugins: if options.plugins.contains(&request.plugin) { vec![request.plugin] } else { Vec::new() },
         model: Some(ModelDigest(shared.model_digest)),
@@ -88,6 +88,7 @@ async fn pair(
         key: key.clone(),
         blobs,
         pending_cut: None,
+        patience: None,
     })
 }
 

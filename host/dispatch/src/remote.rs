@@ -250,11 +250,16 @@ impl RemoteExperts {
                 if *deadline > now || !session.give_up(*wire_call, true) {
                     continue;
                 }
+                let is_away = session.is_away();
                 if let PartState::Waiting { part, .. } = std::mem::replace(state, PartState::Done) {
                     open.here.extend(pieces_of(part));
                     self.shared.count(|statistics| {
                         statistics.failovers += 1;
-                        statistics.deadlines_missed += 1;
+                        if is_away {
+                            statistics.links_lost += 1;
+                        } else {
+                            statistics.deadlines_missed += 1;
+                        }
                     });
                 }
             }

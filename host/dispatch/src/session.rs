@@ -52,6 +52,10 @@ pub(crate) struct State {
     pub(crate) numbers: WorkerStatistics,
     /// Answers in a row that could not be accepted although they came in time.
     pub(crate) refused_in_row: u32,
+    /// The hub has lost the worker's connection, and waits for another one.
+    pub(crate) worker_away: bool,
+    /// Either connection is gone for longer than a call waits for it.
+    pub(crate) lost: bool,
     /// No new calls.
     pub(crate) draining: bool,
     /// Another session has its slot: once it owes nothing it asks for its final receipt.
@@ -83,7 +87,18 @@ impl Session {
     /// waits for any more is left alone until it has given it; so a stalled worker costs one deadline, not one a call.
     pub(crate) fn is_usable(&self) -> bool {
         let state = self.state();
-        state.ended.is_none() && !state.draining && state.calls.late_since().is_none()
+        let is_here = !state.worker_away && self.link.is_whole();
+        is_here && state.ended.is_none() && !state.draining && state.calls.late_since().is_none()
+    }
+
+    /// Whether the worker's connection to the hub or this side's is gone, and may be replaced.
+    pub(crate) fn is_away(&self) -> bool {
+        self.state().worker_away || !self.link.is_whole()
+    }
+
+    /// Whether it is gone for so long that nobody waits for it any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.state().lost
     }
 
     /// Whether it holds an expert, checked and loaded.
@@ -94,7 +109,8 @@ impl Session {
     /// Whether it has said of every expert assigned to it that it holds it or why it does not.
     pub(crate) fn is_settled(&self) -> bool {
         let state = self.state();
-        state.ended.is_none() && state.held.len() + state.not_held.len() >= state.assigned.len()
+        let is_here = !state.worker_away && self.link.is_whole();
+        is_here && state.ended.is_none() && state.held.len() + state.not_held.len() >= state.assigned.len()
     }
 
     pub(crate) fn has_ended(&self) -> bool {

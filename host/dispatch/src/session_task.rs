@@ -9,7 +9,7 @@ use kvasir_wire::codec::DecodeError;
 use kvasir_wire::frame::{HUB_STREAM, Kind};
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::message::{
-    CallResult, Cancel, CutRequest, Have, Outcome, ReceiptMessage, Report, Want, call_of_stream,
+    CallResult, Cancel, CutRequest, Have, Outcome, Pause, ReceiptMessage, Report, Want, call_of_stream,
 };
 use kvasir_wire::money::PricePerByte;
 use kvasir_wire::refusal::{Refusal, RefusalCode};
@@ -39,6 +39,8 @@ pub(crate) struct SessionTask {
     pub(crate) key: SecretKey,
     pub(crate) blobs: BlobServer,
     pub(crate) pending_cut: Option<CutRequest>,
+    /// While the worker's connection or this side's is gone: until when its calls are waited for.
+    pub(crate) patience: Option<tokio::time::Instant>,
 }
 
 /// Why a session is over.
@@ -85,9 +87,19 @@ impl SessionTask {
 
     async fn serve(&mut self) -> Over {
         let mut tick = tokio::time::interval(TICK);
+        let mut standing = self.session.link.standing();
         loop {
             let received = tokio::select! {
                 received = self.receiver.recv() => received,
+                Ok(()) = standing.changed() => {
+                    self.connections_changed();
+                    continue;
+                }
+                () = at(self.patience) => {
+                    self.patience = None;
+                    self.give_up_waiting();
+                    continue;
+                }
                 _ = tick.tick() => {
                     self.session.leave_if_done();
                     if let Some(over) = self.look_for_overdue() {
@@ -120,6 +132,13 @@ impl SessionTask {
                 Ok(())
             }
             Kind::Receipt => self.take_receipt(&payload.bytes),
+            Kind::Pause => {
+                let is_away = Pause::decode(&payload.bytes)?.for_ms > 0;
+                tracing::info!(session = %self.session.id.short(), is_away, "the worker's connection");
+                self.session.state().worker_away = is_away;
+                self.connections_changed();
+                Ok(())
+            }
             Kind::Refuse => {
                 let refusal = Refusal::decode(&payload.bytes)?;
                 Err(Over::Link(format!("the other end or the hub {refusal}")))
@@ -138,6 +157,28 @@ impl SessionTask {
                 "update the older of the two sides",
             ))),
         }
+    }
+
+    /// A connection is gone, or there is another one.
+    fn connections_changed(&mut self) {
+        if self.session.is_away() {
+            let until = tokio::time::Instant::now() + self.shared.deadlines.floor;
+            self.patience.get_or_insert(until);
+        } else {
+            self.patience = None;
+            self.session.state().lost = false;
+        }
+        self.shared.progressed();
+    }
+
+    /// What the worker owes is computed here; it is asked again once it is back and has answered.
+    fn give_up_waiting(&self) {
+        {
+            let mut state = self.session.state();
+            state.lost = true;
+            state.calls.give_all_up();
+        }
+        self.shared.progressed();
     }
 
     /// Decides whether a result counts, hands it to its caller, and books it.
@@ -321,5 +362,13 @@ impl SessionTask {
     fn report(&self, call: u64, code: RefusalCode, sentence: String) {
         let report = Report { session: self.session.id, call, code, sentence, evidence: Vec::new() };
         let _ = self.session.link.try_send(Kind::Report, HUB_STREAM, report.encode());
+    }
+}
+
+/// Returns at a time; never without one.
+async fn at(time: Option<tokio::time::Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }

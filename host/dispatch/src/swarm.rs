@@ -140,7 +140,9 @@ impl Swarm {
         }
         let all = |done: &dyn Fn(&Session) -> bool| {
             let mut table = self.shared.table();
-            while !sessions.iter().all(|session| session.has_ended() || done(session)) {
+            // A worker that is away may come back, but nobody waits for that at the end.
+            let over = |session: &Arc<Session>| session.has_ended() || session.is_lost() || done(session);
+            while !sessions.iter().all(over) {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return;

@@ -12,11 +12,13 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_tungstenite::WebSocketStream;
 
 use crate::error::LinkError;
-use crate::holder::{Connected, connect_over};
+use crate::holder::{Connected, connect_with};
 use crate::opening::within;
 use crate::options::LinkOptions;
+use crate::redial::Redial;
 use crate::socket::{self, Congestion};
 use crate::upgrade::upgrade;
 use crate::{BACKBONE_PATH, WORKER_PATH};
@@ -89,7 +91,7 @@ pub async fn connect_backbone(
 #[allow(clippy::too_many_arguments)] // the two public functions give each argument a meaning
 async fn connect(
     url: &str,
-    path: &str,
+    path: &'static str,
     trust: &TlsTrust,
     ticket: &Ticket,
     key: &SecretKey,
@@ -97,10 +99,37 @@ async fn connect(
     features: Features,
     options: &LinkOptions,
 ) -> Result<Connected, LinkError> {
+    let socket = open(url, path, trust, ticket, options).await?;
+    let role = purpose.role();
+    let redial = (features.contains(Features::RESUME) && !options.resume_within.is_zero()).then(|| Redial {
+        url: url.to_owned(),
+        path,
+        trust: trust.clone(),
+        ticket: ticket.clone(),
+        key: key.clone(),
+        role,
+        options: options.clone(),
+    });
+    connect_with(socket, ticket, key, purpose, features, options, redial).await
+}
+
+/// A connection of bytes, whatever protects it.
+pub(crate) trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection for S {}
+
+/// Dials up to the open WebSocket.
+pub(crate) async fn open(
+    url: &str,
+    path: &str,
+    trust: &TlsTrust,
+    ticket: &Ticket,
+    options: &LinkOptions,
+) -> Result<WebSocketStream<Box<dyn Connection>>, LinkError> {
     let target = Target::parse(url, path, trust)?;
     let tcp = within(options.connect, "the TCP connection", dial_tcp(&target, &options.congestion)).await?;
-    match target.tls(trust)? {
-        None => shake_hands(tcp, &target, ticket, key, purpose, features, options).await,
+    let stream: Box<dyn Connection> = match target.tls(trust)? {
+        None => Box::new(tcp),
         Some((config, name)) => {
             let tls = async {
                 TlsConnector::from(config).connect(name, tcp).await.map_err(|error| LinkError::Tls {
@@ -108,28 +137,12 @@ async fn connect(
                     problem: error.to_string(),
                 })
             };
-            let tls = within(options.connect, "the TLS handshake", tls).await?;
-            shake_hands(tls, &target, ticket, key, purpose, features, options).await
+            Box::new(within(options.connect, "the TLS handshake", tls).await?)
         }
-    }
-}
-
-async fn shake_hands<S>(
-    stream: S,
-    target: &Target,
-    ticket: &Ticket,
-    key: &SecretKey,
-    purpose: Purpose,
-    features: Features,
-    options: &LinkOptions,
-) -> Result<Connected, LinkError>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+    };
     let text = ticket.to_text();
     let upgrade = upgrade(stream, &target.authority, &target.path, &text);
-    let socket = within(options.handshake, "the answer to the upgrade request", upgrade).await?;
-    connect_over(socket, ticket, key, purpose, features, options).await
+    within(options.handshake, "the answer to the upgrade request", upgrade).await
 }
 
 /// Where to dial.

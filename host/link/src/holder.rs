@@ -1,8 +1,10 @@
 //! The holder's side: hello, challenge, proof, welcome; then, for a session, transcript, sign, welcome.
+//!
+//! A link that is lost in a session is greeted again under the session's number.
 
 use kvasir_wire::assemble::Assembler;
 use kvasir_wire::frame::{HUB_STREAM, Kind, Party};
-use kvasir_wire::handshake::{Admission, Features, HolderHandshake, Purpose, Welcome};
+use kvasir_wire::handshake::{Admission, Features, HolderHandshake, Purpose, Resumption, Welcome};
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::pairing::{EndPairing, Expectation, Transcript};
 use kvasir_wire::ticket::Ticket;
@@ -13,6 +15,7 @@ use crate::error::LinkError;
 use crate::opening::{Opening, within};
 use crate::options::LinkOptions;
 use crate::reader::{LinkReceiver, decoded};
+use crate::redial::Redial;
 use crate::shared::LinkSender;
 use crate::{fresh_nonce, unix_now};
 
@@ -43,7 +46,8 @@ pub struct Session {
     pub admission: Admission,
 }
 
-/// Runs the holder's handshake over a WebSocket that is open already, however it came about.
+/// Runs the holder's handshake over a WebSocket that is open already, however it came about. Since nobody here knows how to
+/// open another, the link ends with this one.
 pub async fn connect_over<S>(
     socket: WebSocketStream<S>,
     ticket: &Ticket,
@@ -55,17 +59,37 @@ pub async fn connect_over<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    connect_with(socket, ticket, key, purpose, features, options, None).await
+}
+
+/// The same, with a way to open another one.
+pub(crate) async fn connect_with<S>(
+    socket: WebSocketStream<S>,
+    ticket: &Ticket,
+    key: &SecretKey,
+    purpose: Purpose,
+    features: Features,
+    options: &LinkOptions,
+    redial: Option<Redial>,
+) -> Result<Connected, LinkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let assembler = match purpose {
         Purpose::Worker(_) => Assembler::through_hub(Party::Backbone),
         Purpose::Session(_) => Assembler::through_hub(Party::Worker),
-        Purpose::Control(_) => Assembler::from_peer(Party::Hub),
+        Purpose::Control(_) | Purpose::Resume(_) => Assembler::from_peer(Party::Hub),
     };
     let is_control = matches!(purpose, Purpose::Control(_));
+    // A control link carries no session: another one is as good.
+    let redial = redial.filter(|_| matches!(purpose, Purpose::Worker(_) | Purpose::Session(_)));
+    let features = if redial.is_some() { features } else { features.without(Features::RESUME) };
     let mut opening = Opening::new(socket, assembler);
     let steps = handshake(&mut opening, ticket, key, purpose, features);
     match within(options.handshake, "the handshake with the hub", steps).await {
-        Ok((admission, hub_time)) => {
-            let (sender, receiver) = opening.into_link(options, is_control)?;
+        Ok(Admitted { admission, hub_time, resumes }) => {
+            let redial = redial.filter(|_| resumes);
+            let (sender, receiver) = opening.into_link(options, is_control, redial)?;
             Ok(Connected { sender, receiver, admission, hub_time, options: options.clone() })
         }
         Err(error) => Err(opening.fail(error, options.close_linger).await),
@@ -103,6 +127,9 @@ impl Connected {
         let welcome = within(self.options.pairing, "the other end's signature", self.receiver.recv()).await?;
         let welcome = on_hub_stream(welcome, Kind::Welcome, "the welcome of the pair")?;
         let transcript = pairing.welcome(&welcome).map_err(LinkError::RefusedPeer)?;
+        if transcript.features.contains(Features::RESUME) {
+            self.sender.shared.arm(transcript.session);
+        }
         if matches!(self.admission.purpose, Purpose::Worker(_)) {
             // The path while it is empty, before the first bulk: what the window compares later round trips with.
             self.sender.shared.measure();
@@ -111,13 +138,20 @@ impl Connected {
     }
 }
 
+struct Admitted {
+    admission: Admission,
+    hub_time: u64,
+    /// Whether the hub counts the link's messages.
+    resumes: bool,
+}
+
 async fn handshake<S>(
     opening: &mut Opening<S>,
     ticket: &Ticket,
     key: &SecretKey,
     purpose: Purpose,
     features: Features,
-) -> Result<(Admission, u64), LinkError>
+) -> Result<Admitted, LinkError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -125,11 +159,39 @@ where
     opening.send(Kind::Proof, proof).await?;
     let welcome = opening.expect(Kind::Welcome, "a welcome").await?;
     match decoded(Kind::Welcome, Welcome::decode(&welcome.bytes))? {
-        Welcome::Admitted { hub_time } => Ok((admission, hub_time)),
-        Welcome::Paired { .. } => Err(LinkError::Unexpected {
-            found: "a welcome with a signature".to_owned(),
-            expected: "a welcome to the hub",
-        }),
+        Welcome::Admitted { hub_time } => Ok(Admitted { admission, hub_time, resumes: false }),
+        Welcome::Resumable { hub_time } if admission.features.contains(Features::RESUME) => {
+            Ok(Admitted { admission, hub_time, resumes: true })
+        }
+        Welcome::Resumable { .. } | Welcome::Paired { .. } | Welcome::Resumed { .. } => Err(unfit_welcome()),
+    }
+}
+
+/// Another connection for a link that there was: gives how many of its messages the hub has received.
+pub(crate) async fn greet_again<S>(
+    opening: &mut Opening<S>,
+    ticket: &Ticket,
+    key: &SecretKey,
+    resumption: Resumption,
+) -> Result<u64, LinkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let purpose = Purpose::Resume(resumption);
+    let (_, proof) = greet(opening, ticket, key, purpose, Features::RESUME).await?;
+    opening.send(Kind::Proof, proof).await?;
+    let welcome = opening.expect(Kind::Welcome, "a welcome").await?;
+    match decoded(Kind::Welcome, Welcome::decode(&welcome.bytes))? {
+        // What comes after it belongs to the link.
+        Welcome::Resumed { received } if opening.waiting.is_empty() => Ok(received),
+        _ => Err(unfit_welcome()),
+    }
+}
+
+fn unfit_welcome() -> LinkError {
+    LinkError::Unexpected {
+        found: "a welcome of another kind".to_owned(),
+        expected: "a welcome to what was asked for",
     }
 }
 

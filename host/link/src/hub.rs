@@ -2,33 +2,35 @@
 //!
 //! [`accept`] runs the handshake up to the proof; the hub then makes its own checks and admits or refuses. A
 //! [`HubLink`] sorts what comes: payloads on stream 0 are the hub's own, every other message is passed on unchanged,
-//! with its headers for the meter.
+//! with its headers for the meter. In a session it may outlive its connection ([`Accepted::resume`]); each message is then
+//! still handed over once, so that whoever counts need not know.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt as _};
+use futures_util::StreamExt as _;
 use kvasir_wire::assemble::{Assembler, Payload};
 use kvasir_wire::frame::{HUB_STREAM, Kind, MessageClass, Party, classify, frames};
-use kvasir_wire::handshake::{Admission, HubHandshake, HubIdentity, Purpose, Welcome};
-use kvasir_wire::id::Nonce;
-use kvasir_wire::message::Ping;
+use kvasir_wire::handshake::{Admission, Features, HubHandshake, HubIdentity, Purpose, Welcome};
+use kvasir_wire::id::{Nonce, SessionId};
+use kvasir_wire::key::PublicKey;
+use kvasir_wire::message::{Ack, Ping};
 use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::schedule::Outgoing;
 use kvasir_wire::ticket::{Role, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::{Bytes, Error, Message};
+use tokio_tungstenite::tungstenite::Bytes;
 
 use crate::error::LinkError;
 use crate::liveness::{Liveness, Tick};
 use crate::opening::{Opening, within};
-use crate::options::LinkOptions;
-use crate::reader::{binary, decoded};
+use crate::options::{BACKBONE_RESUME, LinkOptions};
+use crate::reader::{MessageStream, binary, decoded, nothing};
 use crate::relay::Relay;
-use crate::shared::{Shared, normal_close};
+use crate::shared::{Resumable, Shared, Standing, normal_close};
 use crate::unix_now;
 use crate::writer::write;
 
@@ -71,13 +73,21 @@ where
         let role = admission.ticket.claims().role;
         let mut spread = [0];
         getrandom::fill(&mut spread).map_err(|error| LinkError::Randomness(error.to_string()))?;
-        let shared = Shared::new(opening.scheduler);
-        let welcome = Welcome::Admitted { hub_time: unix_now() }.encode();
-        shared.push(Outgoing::new(Kind::Welcome, HUB_STREAM, welcome))?;
+        let wait = resume_within(&admission, &options);
+        let shared = Shared::new(opening.scheduler, wait.map(|wait| Resumable::new(0, Some(wait))));
+        let welcome = match wait {
+            Some(_) => Welcome::Resumable { hub_time: unix_now() },
+            None => Welcome::Admitted { hub_time: unix_now() },
+        };
+        shared.push(Outgoing::new(Kind::Welcome, HUB_STREAM, welcome.encode()))?;
         let (sink, stream) = opening.socket.split();
-        tokio::spawn(write(sink, Arc::clone(&shared), options.clone()));
+        let standing = shared.standing();
+        let writer = tokio::spawn(write(sink, Arc::clone(&shared), options.clone(), 0));
+        shared.writes(0, writer.abort_handle());
         let receiver = HubReceiver {
             stream: Box::pin(stream),
+            connection: 0,
+            standing,
             assembler: opening.assembler,
             waiting: opening.waiting.into_iter().map(Incoming::Own).collect(),
             sender: party(role),
@@ -86,6 +96,43 @@ where
             shared: Arc::clone(&shared),
         };
         Ok(HubLink { sender: HubSender { shared }, receiver, admission })
+    }
+
+    /// Hands this connection to a link that goes on over it: the newest one wins, also over one that seems to be alive. The
+    /// holder has `received` so many of the hub's messages on that link. Where what it lacks is not kept any more, it is
+    /// told so, and the link ends.
+    pub async fn resume(mut self, link: &HubResumer, received: u64) -> Result<(), LinkError> {
+        let shared = &link.shared;
+        if !self.opening.waiting.is_empty() {
+            let sentence = "something came behind the proof and before the welcome";
+            let refusal = Refusal::new(RefusalCode::ProtocolError, sentence, "update the holder's side");
+            return Err(self.refuse(refusal).await);
+        }
+        let (connection, here) = match shared.attach(received) {
+            Ok(attached) => attached,
+            Err(error) => {
+                let sentence = format!("the session cannot go on over another connection: {error}");
+                if matches!(error, LinkError::Protocol(_)) {
+                    shared.fail(LinkError::Lost(sentence.clone()));
+                }
+                let refusal = Refusal::new(RefusalCode::UnknownSession, sentence, "connect again");
+                return Err(self.refuse(refusal).await);
+            }
+        };
+        let lost = |error: LinkError| {
+            if let Err(error) = shared.cut(connection, error.clone()) {
+                shared.fail(error);
+            }
+            error
+        };
+        let welcome = self.opening.send(Kind::Welcome, Welcome::Resumed { received: here }.encode());
+        within(self.options.handshake, "the welcome", welcome).await.map_err(lost)?;
+        let Accepted { opening, options, .. } = self;
+        let (sink, stream) = opening.socket.split();
+        let writer = tokio::spawn(write(sink, Arc::clone(shared), options, connection));
+        shared.writes(connection, writer.abort_handle());
+        shared.hand_over(connection, Box::pin(stream));
+        Ok(())
     }
 
     /// Refuses the holder after all.
@@ -103,6 +150,24 @@ pub struct HubLink {
     pub receiver: HubReceiver,
     /// What both sides know of each other.
     pub admission: Admission,
+}
+
+impl HubLink {
+    /// A session has begun on this link. Gives what another connection of its holder is handed to; nothing where the link ends
+    /// with the connection that it has. Only to be called where both ends have [`Features::RESUME`]: then a lost connection
+    /// does not end the link, and the other end has to be told otherwise.
+    pub fn resumable(&self, session: SessionId) -> Option<HubResumer> {
+        let shared = &self.sender.shared;
+        shared.arm(session).then(|| HubResumer { holder: self.admission.holder, shared: Arc::clone(shared) })
+    }
+}
+
+/// A link in a session whose holder may come back over another connection.
+#[derive(Debug, Clone)]
+pub struct HubResumer {
+    /// Whose link it is.
+    pub holder: PublicKey,
+    shared: Arc<Shared>,
 }
 
 /// The sending half of a hub's link.
@@ -126,6 +191,16 @@ impl HubSender {
     /// Measures the round trip to the holder; its receiver must be awaited meanwhile.
     pub async fn round_trip(&self, within: Duration) -> Result<Duration, LinkError> {
         self.shared.round_trip(HUB_STREAM, within).await
+    }
+
+    /// Whether the holder has a connection now.
+    pub fn is_whole(&self) -> bool {
+        self.shared.is_whole()
+    }
+
+    /// Follows which connection the holder has.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.shared.standing()
     }
 
     /// Closes in order: what is queued goes out first.
@@ -155,7 +230,10 @@ pub enum Incoming {
 
 /// The receiving half of a hub's link. It works while [`HubReceiver::next`] is awaited: keep one task at it.
 pub struct HubReceiver {
-    stream: Pin<Box<dyn Stream<Item = Result<Message, Error>> + Send>>,
+    stream: MessageStream,
+    /// The number of the connection that `stream` reads.
+    connection: u64,
+    standing: watch::Receiver<Standing>,
     assembler: Assembler,
     waiting: std::collections::VecDeque<Incoming>,
     sender: Party,
@@ -201,12 +279,13 @@ impl HubReceiver {
         tokio::select! {
             message = self.stream.next() => {
                 self.liveness.heard(Instant::now());
-                match binary(message)? {
-                    Some(bytes) => self.take(bytes),
-                    None => Ok(()),
+                match binary(message) {
+                    Ok(Some(bytes)) => self.take(bytes),
+                    Ok(None) => Ok(()),
+                    Err(error) => self.lose(error),
                 }
             }
-            () = sleep_until(self.liveness.due()) => {
+            () = sleep_until(self.liveness.due()), if self.shared.is_in_use(self.connection) => {
                 let now = Instant::now();
                 match self.liveness.tick(now) {
                     Tick::Wait => Ok(()),
@@ -214,14 +293,39 @@ impl HubReceiver {
                         self.shared.ping(HUB_STREAM);
                         Ok(())
                     }
-                    Tick::Dead => Err(LinkError::Silent(self.liveness.silence(now))),
+                    Tick::Dead => self.lose(LinkError::Silent(self.liveness.silence(now))),
                 }
+            }
+            Ok(()) = self.standing.changed() => {
+                self.look();
+                Ok(())
             }
             error = self.shared.ended() => Err(error),
         }
     }
 
+    /// The connection is gone. An error where the link ends with it.
+    fn lose(&mut self, error: LinkError) -> Result<(), LinkError> {
+        self.shared.cut(self.connection, error)?;
+        // Closes the old connection, whatever is left of it.
+        self.stream = nothing();
+        Ok(())
+    }
+
+    /// Leaves a connection that is not in use any more, for the newest one if that is ready.
+    fn look(&mut self) {
+        if let Some((connection, stream)) = self.shared.take_fresh() {
+            (self.connection, self.stream) = (connection, stream);
+            self.liveness.heard(Instant::now());
+        } else if !self.shared.is_in_use(self.connection) {
+            self.stream = nothing();
+        }
+    }
+
     fn take(&mut self, bytes: Bytes) -> Result<(), LinkError> {
+        if !self.shared.took(self.connection, bytes.len()) {
+            return Ok(());
+        }
         let mut headers = Vec::new();
         let class = classify(&bytes, self.sender, |header| {
             headers.push(*header);
@@ -238,6 +342,7 @@ impl HubReceiver {
                     self.shared.answer_ping(HUB_STREAM, decoded(Kind::Ping, Ping::decode(&payload.bytes))?)
                 }
                 Kind::Pong => self.shared.pong(decoded(Kind::Pong, Ping::decode(&payload.bytes))?),
+                Kind::Ack => self.shared.acknowledged(decoded(Kind::Ack, Ack::decode(&payload.bytes))?)?,
                 Kind::Refuse => {
                     let refusal = decoded(Kind::Refuse, Refusal::decode(&payload.bytes))?;
                     // On a control link, one that names a session is about that session only: a worker is declined.
@@ -252,6 +357,16 @@ impl HubReceiver {
         }
         Ok(())
     }
+}
+
+/// How long the hub waits for the holder of a link to come back; nothing where a lost connection ends the link.
+fn resume_within(admission: &Admission, options: &LinkOptions) -> Option<Duration> {
+    let most = match admission.purpose {
+        Purpose::Worker(_) => options.resume_within,
+        Purpose::Session(_) => options.resume_within.min(BACKBONE_RESUME),
+        Purpose::Control(_) | Purpose::Resume(_) => return None,
+    };
+    (admission.features.contains(Features::RESUME) && !most.is_zero()).then_some(most)
 }
 
 fn party(role: Role) -> Party {

@@ -20,6 +20,7 @@ mod liveness;
 mod opening;
 mod options;
 mod reader;
+mod redial;
 mod relay;
 mod shared;
 mod socket;
@@ -30,12 +31,14 @@ pub use backoff::Backoff;
 pub use dial::{TlsTrust, connect_backbone, connect_worker};
 pub use error::LinkError;
 pub use holder::{Connected, Session, connect_over};
-pub use hub::{Accepted, HubLink, HubReceiver, HubSender, Incoming, accept};
+pub use hub::{Accepted, HubLink, HubReceiver, HubResumer, HubSender, Incoming, accept};
 pub use kvasir_wire::assemble::Payload;
-pub use options::{LinkOptions, websocket_config};
+pub use options::{BACKBONE_RESUME, LinkOptions, websocket_config};
 pub use reader::LinkReceiver;
 pub use relay::Relay;
-pub use shared::LinkSender;
+pub use shared::{LinkSender, Standing};
+#[cfg(target_os = "linux")]
+pub use socket::adopt_listener;
 pub use socket::{CONGESTION_VARIABLE, Congestion, connect as connect_tcp, socket_for};
 
 /// The WebSocket subprotocol of this version.

@@ -17,8 +17,9 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::error::LinkError;
 use crate::options::LinkOptions;
-use crate::reader::{LinkReceiver, binary, decoded, read};
-use crate::shared::{LinkSender, Shared, close_frame};
+use crate::reader::{LinkReceiver, Reader, binary, decoded};
+use crate::redial::Redial;
+use crate::shared::{LinkSender, Resumable, Shared, close_frame};
 use crate::writer::write;
 
 /// A WebSocket with the frame state that the later link continues.
@@ -90,30 +91,34 @@ impl<S> Opening<S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    /// Starts the two tasks of an end's link; `is_control`: a backbone's control link.
+    /// Starts the two tasks of an end's link; `is_control`: a backbone's control link. With `redial` the link counts its
+    /// messages, the one that brought the welcome being the first, and can go on over another connection.
     pub(crate) fn into_link(
         self,
         options: &LinkOptions,
         is_control: bool,
+        redial: Option<Redial>,
     ) -> Result<(LinkSender, LinkReceiver), LinkError> {
         let mut spread = [0];
         getrandom::fill(&mut spread).map_err(|error| LinkError::Randomness(error.to_string()))?;
-        let shared = Shared::new(self.scheduler);
+        let shared = Shared::new(self.scheduler, redial.is_some().then(|| Resumable::new(1, None)));
         for payload in &self.waiting {
             shared.arrived(payload)?;
         }
         let (sink, stream) = self.socket.split();
         let (queue, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(write(sink, Arc::clone(&shared), options.clone()));
-        tokio::spawn(read(
-            stream,
-            self.assembler,
+        let writer = tokio::spawn(write(sink, Arc::clone(&shared), options.clone(), 0));
+        shared.writes(0, writer.abort_handle());
+        let reader = Reader {
+            assembler: self.assembler,
             queue,
-            Arc::clone(&shared),
-            options.clone(),
-            spread[0],
+            shared: Arc::clone(&shared),
+            options: options.clone(),
+            spread: spread[0],
             is_control,
-        ));
+            redial,
+        };
+        tokio::spawn(reader.run(Box::pin(stream)));
         let sender = LinkSender { shared: Arc::clone(&shared) };
         Ok((sender, LinkReceiver { shared, first: self.waiting, queue: receiver }))
     }

@@ -29,7 +29,14 @@ pub struct LinkOptions {
     pub close_drain: Duration,
     /// Time for the other side to answer a close.
     pub close_linger: Duration,
+    /// How long a session goes on without a connection: the hub waits so long for an end that it lost ([`BACKBONE_RESUME`] at
+    /// most for a backbone), an end dials so long. Beyond what two sides differ by in finding a silent path dead. Zero: not
+    /// at all.
+    pub resume_within: Duration,
 }
+
+/// The same for a backbone: it is on the hub's LAN, where a lost connection is rather a lost process, and workers wait.
+pub const BACKBONE_RESUME: Duration = Duration::from_secs(5);
 
 impl Default for LinkOptions {
     fn default() -> Self {
@@ -43,6 +50,7 @@ impl Default for LinkOptions {
             write_stall: Duration::from_secs(10),
             close_drain: Duration::from_secs(5),
             close_linger: Duration::from_secs(2),
+            resume_within: Duration::from_secs(15),
         }
     }
 }

@@ -1,27 +1,26 @@
 //! The receiving half of an end: a task that keeps the rules of frames, credit and liveness, and a queue of payloads.
 //!
-//! Pings are answered, credit is booked and refusals end the link here; all other payloads reach the application. The
-//! queue needs no length of its own: dispatch and bulk are bounded by the credit that is granted only as payloads are
-//! taken, control by its backlog limit.
+//! Pings are answered, credit is booked, refusals end the link and lost connections are replaced here; all other payloads
+//! reach the application. The queue needs no length of its own: dispatch and bulk are bounded by the credit that is
+//! granted only as payloads are taken, control by its backlog limit.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::StreamExt as _;
-use futures_util::stream::SplitStream;
+use futures_util::{Stream, StreamExt as _};
 use kvasir_wire::assemble::{Assembler, Payload};
 use kvasir_wire::frame::{HUB_STREAM, Kind, frames};
-use kvasir_wire::message::{Credit, Ping};
+use kvasir_wire::message::{Ack, Credit, Ping};
 use kvasir_wire::refusal::Refusal;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::error::LinkError;
 use crate::liveness::{Liveness, Tick};
 use crate::options::LinkOptions;
+use crate::redial::Redial;
 use crate::shared::{Shared, normal_close};
 
 /// The receiving half of a link. Dropping it closes the link in order.
@@ -54,66 +53,101 @@ impl Drop for LinkReceiver {
     }
 }
 
-/// Reads until the link ends, then lingers for the other side's close.
-pub(crate) async fn read<S>(
-    mut stream: SplitStream<WebSocketStream<S>>,
-    mut assembler: Assembler,
-    queue: mpsc::UnboundedSender<Payload>,
-    shared: Arc<Shared>,
-    options: LinkOptions,
-    spread: u8,
-    is_control: bool,
-) where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let now = Instant::now();
-    let mut liveness = Liveness::new(options.ping_after, options.dead_after, spread, now);
-    let error = loop {
-        tokio::select! {
-            message = stream.next() => {
-                liveness.heard(Instant::now());
-                if let Err(error) = take(message, &mut assembler, &queue, &shared, is_control) {
-                    break error;
-                }
-            }
-            () = sleep_until(liveness.due()) => {
-                let now = Instant::now();
-                match liveness.tick(now) {
-                    Tick::Wait => {}
-                    Tick::Ping => shared.ping(HUB_STREAM),
-                    Tick::Dead => break LinkError::Silent(liveness.silence(now)),
-                }
-            }
-            error = shared.ended() => break error,
-        }
-    };
-    tracing::debug!(%error, "link ended");
-    shared.fail(error);
-    drop(queue);
-    // Read on until the other side's close, so that our last words are not lost to a reset.
-    let _ = timeout(options.close_linger, async { while let Some(Ok(_)) = stream.next().await {} }).await;
+/// What comes on a connection, whatever lies below it.
+pub(crate) type MessageStream =
+    Pin<Box<dyn Stream<Item = Result<Message, tokio_tungstenite::tungstenite::Error>> + Send>>;
+
+/// What comes where there is no connection.
+pub(crate) fn nothing() -> MessageStream {
+    Box::pin(futures_util::stream::pending::<Result<Message, tokio_tungstenite::tungstenite::Error>>())
 }
 
-/// Books one WebSocket message.
-fn take(
-    message: Option<Result<Message, tokio_tungstenite::tungstenite::Error>>,
-    assembler: &mut Assembler,
-    queue: &mpsc::UnboundedSender<Payload>,
-    shared: &Shared,
-    is_control: bool,
-) -> Result<(), LinkError> {
-    let bytes = match binary(message)? {
-        Some(bytes) => bytes,
-        None => return Ok(()),
-    };
-    for frame in frames(&bytes)? {
-        let frame = frame?;
-        shared.received(frame.header.lane(), frame.header.length)?;
-        if let Some(payload) = assembler.accept(frame)? {
-            handle(payload, queue, shared, is_control)?;
+/// The task that reads at an end.
+pub(crate) struct Reader {
+    pub(crate) assembler: Assembler,
+    pub(crate) queue: mpsc::UnboundedSender<Payload>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) options: LinkOptions,
+    /// Spreads the pings of many links.
+    pub(crate) spread: u8,
+    pub(crate) is_control: bool,
+    /// How to get another connection, on a link that can go on over one.
+    pub(crate) redial: Option<Redial>,
+}
+
+impl Reader {
+    /// Reads until the link ends, over as many connections as it takes, then lingers for the other side's close.
+    pub(crate) async fn run(mut self, mut stream: MessageStream) {
+        let mut connection = 0;
+        let error = loop {
+            let error = self.converse(&mut stream, connection).await;
+            if let Err(error) = self.shared.cut(connection, error) {
+                break error;
+            }
+            // Closes the old connection, whatever is left of it.
+            stream = nothing();
+            let Some(redial) = &self.redial else { break self.shared.why_cut() };
+            match redial.resume(&self.shared).await {
+                Ok((next, number)) => (stream, connection) = (next, number),
+                Err(error) => break error,
+            }
+        };
+        tracing::debug!(%error, "link ended");
+        self.shared.fail(error);
+        drop(self.queue);
+        // Read on until the other side's close, so that our last words are not lost to a reset.
+        let rest = async { while let Some(Ok(_)) = stream.next().await {} };
+        let _ = timeout(self.options.close_linger, rest).await;
+    }
+
+    /// Reads from one connection until that or the link ends.
+    async fn converse(&mut self, stream: &mut MessageStream, connection: u64) -> LinkError {
+        let shared = Arc::clone(&self.shared);
+        let LinkOptions { ping_after, dead_after, .. } = self.options;
+        let mut liveness = Liveness::new(ping_after, dead_after, self.spread, Instant::now());
+        let broken = shared.broken(connection);
+        tokio::pin!(broken);
+        loop {
+            tokio::select! {
+                message = stream.next() => {
+                    liveness.heard(Instant::now());
+                    if let Err(error) = self.take(message, connection) {
+                        return error;
+                    }
+                }
+                () = sleep_until(liveness.due()) => {
+                    let now = Instant::now();
+                    match liveness.tick(now) {
+                        Tick::Wait => {}
+                        Tick::Ping => shared.ping(HUB_STREAM),
+                        Tick::Dead => return LinkError::Silent(liveness.silence(now)),
+                    }
+                }
+                error = shared.ended() => return error,
+                () = &mut broken => return shared.why_cut(),
+            }
         }
     }
-    Ok(())
+
+    /// Books one WebSocket message.
+    fn take(
+        &mut self,
+        message: Option<Result<Message, tokio_tungstenite::tungstenite::Error>>,
+        connection: u64,
+    ) -> Result<(), LinkError> {
+        let Some(bytes) = binary(message)? else { return Ok(()) };
+        if !self.shared.took(connection, bytes.len()) {
+            return Ok(());
+        }
+        for frame in frames(&bytes)? {
+            let frame = frame?;
+            self.shared.received(frame.header.lane(), frame.header.length)?;
+            if let Some(payload) = self.assembler.accept(frame)? {
+                handle(payload, &self.queue, &self.shared, self.is_control)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The bytes of a binary message; `None` for WebSocket's own pings; an error for everything else.
@@ -153,6 +187,7 @@ fn handle(
     match kind {
         Kind::Ping => shared.answer_ping(payload.stream, decoded(kind, Ping::decode(&payload.bytes))?),
         Kind::Pong => shared.pong(decoded(kind, Ping::decode(&payload.bytes))?),
+        Kind::Ack => shared.acknowledged(decoded(kind, Ack::decode(&payload.bytes))?)?,
         Kind::Credit => {
             let credit = decoded(kind, Credit::decode(&payload.bytes))?;
             shared.granted(credit.lane, credit.bytes)?;

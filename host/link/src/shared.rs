@@ -1,5 +1,7 @@
 //! What the handles and the two tasks of a link share: the outgoing queues, credit, and how the link ended.
 
+mod resume;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +22,9 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::error::LinkError;
 use crate::relay::{Relay, RelayQueue};
+
+pub(crate) use resume::Resumable;
+pub use resume::Standing;
 
 /// The sending half of a link. Clones share the link; the link outlives them all until its receiver goes.
 #[derive(Debug, Clone)]
@@ -75,6 +80,16 @@ impl LinkSender {
         self.shared.fail(LinkError::RefusedPeer(refusal));
     }
 
+    /// Whether there is a connection now. A link that can be resumed takes payloads without one, and keeps them.
+    pub fn is_whole(&self) -> bool {
+        self.shared.is_whole()
+    }
+
+    /// Follows which connection the link has.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.shared.standing()
+    }
+
     /// Whether the link still takes payloads.
     pub fn is_open(&self) -> bool {
         self.shared.outbox().closing.is_none() && self.shared.end.borrow().is_none()
@@ -97,6 +112,10 @@ pub(crate) struct Shared {
     /// Wakes senders that wait for room.
     pub(crate) room: Notify,
     end: watch::Sender<Option<LinkError>>,
+    /// Changed under the lock of the outbox alone, so that who holds that sees one state.
+    standing: watch::Sender<Standing>,
+    /// Whether messages are counted.
+    counts: bool,
     control_backlog: AtomicUsize,
     pings: Mutex<HashMap<u64, PingWaiter>>,
     next_ping: AtomicU64,
@@ -108,6 +127,8 @@ pub(crate) struct Outbox {
     /// At the hub: whole messages of the other end, passed on unchanged behind the hub's own.
     relays: RelayQueue,
     closing: Option<Closing>,
+    /// On a link that can go on over another connection.
+    resumable: Option<Resumable>,
 }
 
 /// Who waits for the answer to a ping.
@@ -127,19 +148,27 @@ struct Closing {
 #[derive(Debug)]
 pub(crate) enum Next {
     Message(Bytes),
-    Idle { closing_since: Option<Instant> },
+    Idle {
+        closing_since: Option<Instant>,
+    },
     Close(CloseFrame),
+    /// The connection is not in use any more.
+    Gone,
 }
 
 impl Shared {
-    pub(crate) fn new(scheduler: Scheduler) -> Arc<Shared> {
+    pub(crate) fn new(scheduler: Scheduler, resumable: Option<Resumable>) -> Arc<Shared> {
+        let counts = resumable.is_some();
+        let relays = RelayQueue::default();
         Arc::new(Shared {
-            outbox: Mutex::new(Outbox { scheduler, relays: RelayQueue::default(), closing: None }),
+            outbox: Mutex::new(Outbox { scheduler, relays, closing: None, resumable }),
             began: Instant::now(),
             credit: Mutex::new(ReceiveCredit::default()),
             work: Notify::new(),
             room: Notify::new(),
             end: watch::Sender::new(None),
+            standing: watch::Sender::new(Standing::FIRST),
+            counts,
             control_backlog: AtomicUsize::new(0),
             pings: Mutex::new(HashMap::new()),
             next_ping: AtomicU64::new(1),
@@ -199,17 +228,15 @@ impl Shared {
         Ok(())
     }
 
-    /// What to write now; called when the socket is ready, so that the choice is as late as it can be.
-    pub(crate) fn next(&self, close_drain: Duration) -> Next {
+    /// What to write now on a connection; called when the socket is ready, so that the choice is as late as it can be.
+    pub(crate) fn next(&self, connection: u64, close_drain: Duration) -> Next {
         let mut outbox = self.outbox();
+        if !self.is_in_use(connection) {
+            return Next::Gone;
+        }
         let overdue = outbox.closing.as_ref().is_some_and(|closing| closing.since.elapsed() >= close_drain);
-        if !overdue {
-            if let Some(message) = outbox.scheduler.next_message() {
-                return Next::Message(message.into());
-            }
-            if let Some(message) = outbox.relays.pop() {
-                return Next::Message(message);
-            }
+        if !overdue && let Some(message) = outbox.next_message() {
+            return Next::Message(message);
         }
         match &outbox.closing {
             Some(closing) if overdue || outbox.scheduler.is_empty() => Next::Close(closing.frame.clone()),
@@ -219,24 +246,17 @@ impl Shared {
 
     pub(crate) fn close(&self, frame: CloseFrame) {
         self.outbox().closing.get_or_insert_with(|| Closing { frame, since: Instant::now() });
+        if !self.is_whole() {
+            // Nobody writes what is queued any more.
+            self.finish(LinkError::Ended);
+        }
         self.work.notify_one();
         self.room.notify_waiters();
     }
 
     /// Ends the link for a reason: the queues are dropped, the other side is told if it is its to know.
     pub(crate) fn fail(&self, error: LinkError) {
-        let mut outbox = self.outbox();
-        if outbox.closing.is_none() {
-            outbox.scheduler.discard();
-            outbox.relays = RelayQueue::default();
-            if let Some(refusal) = error.for_peer() {
-                // The queue is empty, so this cannot fail for want of room.
-                let _ = outbox.scheduler.push(Outgoing::new(Kind::Refuse, HUB_STREAM, refusal.encode()));
-            }
-            let frame = close_frame(&error);
-            outbox.closing = Some(Closing { frame, since: Instant::now() });
-        }
-        drop(outbox);
+        self.outbox().last_words(&error);
         self.finish(error);
         self.work.notify_one();
         self.room.notify_waiters();
@@ -320,12 +340,16 @@ impl Shared {
 
     /// Sends a ping that nobody waits for.
     pub(crate) fn ping(&self, stream: u32) {
+        self.report();
         let number = self.next_ping.fetch_add(1, Ordering::Relaxed);
         let _ = self.push(Outgoing::new(Kind::Ping, stream, Ping { number }.encode()));
     }
 
     /// Answers a ping, unless the other side leaves so much unread that an answer tells it nothing.
     pub(crate) fn answer_ping(&self, stream: u32, ping: Ping) {
+        if stream == HUB_STREAM {
+            self.report();
+        }
         if self.outbox().scheduler.queued_bytes(Lane::Control) < PONG_QUEUE_BYTES {
             let _ = self.push(Outgoing::new(Kind::Pong, stream, ping.encode()));
         }
@@ -371,6 +395,23 @@ impl Shared {
             return Err(end);
         }
         if outbox.closing.is_some() { Err(LinkError::Ended) } else { Ok(()) }
+    }
+}
+
+impl Outbox {
+    /// Drops what is queued and leaves what the other side is to know of the error, and a close.
+    fn last_words(&mut self, error: &LinkError) {
+        if self.closing.is_some() {
+            return;
+        }
+        self.scheduler.discard();
+        self.relays = RelayQueue::default();
+        self.skip_what_was_written();
+        if let Some(refusal) = error.for_peer() {
+            // The queue is empty, so this cannot fail for want of room.
+            let _ = self.scheduler.push(Outgoing::new(Kind::Refuse, HUB_STREAM, refusal.encode()));
+        }
+        self.closing = Some(Closing { frame: close_frame(error), since: Instant::now() });
     }
 }
 

@@ -12,6 +12,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
+#[cfg(target_os = "linux")]
+use tokio::net::TcpListener;
 use tokio::net::{TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
 
 /// The environment variable that names the congestion control of every program: an algorithm, or `system`.
@@ -68,9 +70,32 @@ impl Congestion {
 /// A socket for `address`, prepared, and neither connected nor listening.
 pub fn socket_for(address: SocketAddr, congestion: &Congestion) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    prepare(&SockRef::from(&socket), congestion)?;
+    Ok(socket)
+}
+
+/// Takes over a socket that another process made, with the same options for the connections that it accepts from here on.
+/// `None` where it does not listen for TCP. Must be called within a tokio runtime.
+#[cfg(target_os = "linux")]
+pub fn adopt_listener(
+    socket: std::os::fd::OwnedFd,
+    congestion: &Congestion,
+) -> io::Result<Option<TcpListener>> {
+    {
+        let options = SockRef::from(&socket);
+        if !options.is_listener()? || options.local_addr()?.as_socket().is_none() {
+            return Ok(None);
+        }
+        prepare(&options, congestion)?;
+    }
+    let listener = std::net::TcpListener::from(socket);
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener).map(Some)
+}
+
+fn prepare(options: &SockRef<'_>, congestion: &Congestion) -> io::Result<()> {
     // A dispatch frame must not wait for the acknowledgement of the one before.
-    socket.set_nodelay(true)?;
-    let options = SockRef::from(&socket);
+    options.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_INTERVAL);
     optional("keepalive", options.set_tcp_keepalive(&keepalive));
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -78,8 +103,8 @@ pub fn socket_for(address: SocketAddr, congestion: &Congestion) -> io::Result<Tc
         optional("TCP_NOTSENT_LOWAT", options.set_tcp_notsent_lowat(NOT_SENT_LOW_WATER_BYTES));
         optional("TCP_USER_TIMEOUT", options.set_tcp_user_timeout(Some(USER_TIMEOUT)));
     }
-    choose_congestion(&options, congestion);
-    Ok(socket)
+    choose_congestion(options, congestion);
+    Ok(())
 }
 
 /// Connects to the first address of `target` that answers, with a prepared socket.
@@ -136,6 +161,8 @@ fn say_once(sentence: &str) {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use std::os::linux::net::SocketAddrExt as _;
+
     use super::*;
 
     fn name(options: SockRef<'_>) -> String {
@@ -164,6 +191,25 @@ mod tests {
         let (accepted, _) = listener.accept().await.unwrap();
         check(&dialled);
         check(&accepted);
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_is_taken_over_gives_its_connections_the_options() {
+        let reno = Congestion::Named("reno".to_owned());
+        let made = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = adopt_listener(made.into(), &reno).unwrap().unwrap();
+        let _dialled = connect(listener.local_addr().unwrap(), &reno).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        check(&accepted);
+        // Sockets that do not listen for TCP are none to take over.
+        let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(adopt_listener(datagrams.into(), &reno).unwrap().is_none());
+        let connected = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(adopt_listener(connected.into(), &reno).unwrap().is_none());
+        let name = format!("kvasir-link-test-{}", std::process::id());
+        let name = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+        let local = std::os::unix::net::UnixListener::bind_addr(&name).unwrap();
+        assert!(adopt_listener(local.into(), &reno).unwrap().is_none());
     }
 
     #[tokio::test]

@@ -1,4 +1,5 @@
-//! The writer task: the highest lane with credit at every write, a flush when nothing is left, a deadline on all of it.
+//! The writer task of a connection: the highest lane with credit at every write, a flush when nothing is left, a deadline
+//! on all of it.
 
 use std::sync::Arc;
 
@@ -13,25 +14,29 @@ use crate::error::LinkError;
 use crate::options::LinkOptions;
 use crate::shared::{Next, Shared};
 
-/// Writes until the link is closed or fails; then the link has ended.
+/// Writes until the link is closed or the connection fails. Then the link has ended, unless it can go on over another one.
 pub(crate) async fn write<S>(
     mut sink: SplitSink<WebSocketStream<S>, Message>,
     shared: Arc<Shared>,
     options: LinkOptions,
+    connection: u64,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let error = match pump(&mut sink, &shared, &options).await {
-        Ok(()) => LinkError::Ended,
-        Err(error) => error,
+    let ended = match pump(&mut sink, &shared, &options, connection).await {
+        Ok(()) => Err(LinkError::Ended),
+        Err(error) => shared.cut(connection, error),
     };
-    shared.finish(error);
+    if let Err(error) = ended {
+        shared.finish(error);
+    }
 }
 
 async fn pump<S>(
     sink: &mut SplitSink<WebSocketStream<S>, Message>,
     shared: &Shared,
     options: &LinkOptions,
+    connection: u64,
 ) -> Result<(), LinkError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -42,7 +47,7 @@ where
         // First wait for the socket, then choose: whatever became urgent meanwhile goes first.
         let ready = std::future::poll_fn(|cx| std::pin::Pin::new(&mut *sink).poll_ready(cx));
         timeout(options.write_stall, ready).await.map_err(stalled)??;
-        match shared.next(options.close_drain) {
+        match shared.next(connection, options.close_drain) {
             Next::Message(bytes) => {
                 std::pin::Pin::new(&mut *sink).start_send(Message::Binary(bytes))?;
                 unflushed = true;
@@ -63,6 +68,7 @@ where
                     .map_err(stalled)??;
                 return Ok(());
             }
+            Next::Gone => return Err(LinkError::Ended),
         }
     }
 }

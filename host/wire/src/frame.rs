@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::limits::{
     FRAME_VERSION, HEADER_BYTES, MAX_BULK_PAYLOAD_BYTES, MAX_FRAME_PAYLOAD_BYTES, MAX_MESSAGE_BYTES,
 };
+use crate::replay::ReplayError;
 
 /// Stream of frames between an end and the hub.
 pub const HUB_STREAM: u32 = 0;
@@ -182,6 +183,10 @@ kinds! {
     /// On a data link after `welcome`, before the first call: the backbone's signed `grant@v1` note for the session, its
     /// text and signature line as they are. The hub files it with the ledger and cuts receipts under its leaf hash.
     Grant = 24, "grant", Control, [Hub], [Backbone];
+    /// How many messages of this link have come: they need not be kept to be sent again.
+    Ack = 25, "ack", Control, [Hub], [Hub Worker Backbone];
+    /// The other end's connection is gone, and it may come back; or it is back.
+    Pause = 26, "pause", Control, [Hub], [Hub];
 }
 
 impl Kind {
@@ -406,6 +411,8 @@ pub enum FrameError {
     TooManyCalls { limit: usize },
     #[error("result on stream {stream}, on which no complete call was relayed")]
     ResultWithoutCall { stream: u32 },
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
 }
 
 fn split_frame(bytes: &[u8]) -> Result<(Frame<'_>, &[u8]), FrameError> {

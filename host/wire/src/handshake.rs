@@ -19,13 +19,21 @@ use crate::limits::{MAX_OFFERED_FORMATS, MAX_OFFERED_PLUGINS, MAX_TICKET_BYTES, 
 use crate::refusal::{Refusal, RefusalCode};
 use crate::ticket::{EdgeKey, Role, Ticket};
 
-/// Optional parts of the protocol, a bit each. None is defined yet: bit 0 is reserved for sealed payloads.
+/// Optional parts of the protocol, a bit each. Bit 0 is reserved for sealed payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Features(pub u64);
 
 impl Features {
     /// Nothing optional.
     pub const NONE: Features = Features(0);
+
+    /// A session goes on over another connection when one was cut: bit 1.
+    pub const RESUME: Features = Features(2);
+
+    /// All of these but those of `other`.
+    pub const fn without(self, other: Features) -> Features {
+        Features(self.0 & !other.0)
+    }
 
     /// What both have.
     pub const fn common(self, other: Features) -> Features {
@@ -81,6 +89,8 @@ pub enum Purpose {
     Control(BackboneOffer),
     /// A backbone's data link for a session that the hub offered with `pair`.
     Session(SessionId),
+    /// Another connection for a link of a session that goes on.
+    Resume(Resumption),
 }
 
 impl Purpose {
@@ -89,8 +99,20 @@ impl Purpose {
         match self {
             Purpose::Worker(_) => Role::Worker,
             Purpose::Control(_) | Purpose::Session(_) => Role::Backbone,
+            Purpose::Resume(resumption) => resumption.role,
         }
     }
+}
+
+/// Which link a connection is for whose link had another one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resumption {
+    /// Which end of the session comes back.
+    pub role: Role,
+    /// The session.
+    pub session: SessionId,
+    /// Messages of the hub that it has received on this link: the hub goes on behind them.
+    pub received: u64,
 }
 
 /// What a worker brings.
@@ -156,6 +178,13 @@ impl Hello {
             Purpose::Session(session) => {
                 w.u8(3).bytes(session.as_bytes());
             }
+            Purpose::Resume(resumption) => {
+                let number = match resumption.role {
+                    Role::Worker => 4,
+                    Role::Backbone => 5,
+                };
+                w.u8(number).bytes(resumption.session.as_bytes()).u64(resumption.received);
+            }
         }
         w.finish()
     }
@@ -188,6 +217,11 @@ impl Hello {
                 Purpose::Control(BackboneOffer { model, plugins, formats, accepts })
             }
             3 => Purpose::Session(SessionId(r.array("session")?)),
+            number @ (4 | 5) => {
+                let role = if number == 4 { Role::Worker } else { Role::Backbone };
+                let session = SessionId(r.array("session")?);
+                Purpose::Resume(Resumption { role, session, received: r.u64("received")? })
+            }
             value => return Err(DecodeError::UnknownValue { field: "purpose", value: value.into() }.into()),
         };
         r.end()?;
@@ -418,6 +452,16 @@ pub enum Welcome {
         /// The other end's signature over the transcript.
         peer: Signature,
     },
+    /// The proof was accepted, and the link's messages are counted from here on: this one is the first.
+    Resumable {
+        /// The hub's clock, as before.
+        hub_time: u64,
+    },
+    /// The link goes on over this connection.
+    Resumed {
+        /// Messages of the holder that the hub has received on this link: the holder goes on behind them.
+        received: u64,
+    },
 }
 
 impl Welcome {
@@ -427,6 +471,8 @@ impl Welcome {
         match self {
             Welcome::Admitted { hub_time } => w.u8(1).u64(*hub_time),
             Welcome::Paired { peer } => w.u8(2).bytes(&peer.0),
+            Welcome::Resumable { hub_time } => w.u8(3).u64(*hub_time),
+            Welcome::Resumed { received } => w.u8(4).u64(*received),
         };
         w.finish()
     }
@@ -437,6 +483,8 @@ impl Welcome {
         let welcome = match r.u8("welcome")? {
             1 => Welcome::Admitted { hub_time: r.u64("hub time")? },
             2 => Welcome::Paired { peer: Signature(r.array("peer signature")?) },
+            3 => Welcome::Resumable { hub_time: r.u64("hub time")? },
+            4 => Welcome::Resumed { received: r.u64("received")? },
             value => return Err(DecodeError::UnknownValue { field: "welcome", value: value.into() }),
         };
         r.end()?;

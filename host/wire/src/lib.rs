@@ -25,6 +25,7 @@ pub mod pairing;
 pub mod probe;
 pub mod receipt;
 pub mod refusal;
+pub mod replay;
 pub mod schedule;
 pub mod ticket;
 pub mod window;

@@ -2,14 +2,16 @@
 //!
 //! A blob is asked for as one range, on a stream of its own, a few at a time. The proof in its first chunk is checked
 //! before the rest is taken, so that a blob of another model costs one chunk. Of an expert whose weights may be on this
-//! machine, one byte is asked for: the proof comes with it. Nothing here loads or sends.
+//! machine, one byte is asked for: the proof comes with it. What a session leaves half way is [`Beginnings`] for the next
+//! one, which asks for the rest. Nothing here loads or sends.
 
 use std::collections::{HashMap, VecDeque};
 
 use kvasir_merkle::Hash;
 use kvasir_model::expert_leaf;
 use kvasir_wire::codec::DecodeError;
-use kvasir_wire::id::ModelDigest;
+use kvasir_wire::id::{ExpertDigest, ModelDigest};
+use kvasir_wire::key::PublicKey;
 use kvasir_wire::message::{Assigned, Chunk, ExpertName, NotHeldReason, Want};
 
 use crate::store::LoadError;
@@ -19,6 +21,9 @@ const MAX_OPEN: usize = 4;
 
 /// Experts that may wait; an assignment beyond it is refused.
 pub(crate) const MAX_WAITING: usize = 64 * 1024;
+
+/// Bytes of beginnings that are kept from one session to the next; more are fetched again.
+const MAX_BEGINNING_BYTES: usize = 64 << 20;
 
 /// First stream for blobs; they are odd.
 const FIRST_STREAM: u32 = 3;
@@ -30,6 +35,16 @@ pub(crate) struct Fetches {
     waiting: VecDeque<(Assigned, Extent)>,
     open: HashMap<u32, Fetch>,
     next_stream: u32,
+    /// What came of blobs in an earlier session.
+    begun: HashMap<ExpertDigest, Vec<u8>>,
+}
+
+/// What came of blobs before their session ended. It is of use with the same backbone alone: another one would pay with a
+/// refused blob for what the first one sent.
+#[derive(Debug, Default)]
+pub(crate) struct Beginnings {
+    of: Option<(PublicKey, ModelDigest)>,
+    blobs: HashMap<ExpertDigest, Vec<u8>>,
 }
 
 /// How much of a blob is asked for.
@@ -55,6 +70,8 @@ struct Fetch {
     assigned: Assigned,
     extent: Extent,
     purpose: Purpose,
+    /// Bytes that were here before.
+    begun: usize,
     blob: Vec<u8>,
 }
 
@@ -73,7 +90,29 @@ pub(crate) enum Taken {
 
 impl Fetches {
     pub(crate) fn new(model: ModelDigest) -> Self {
-        Self { model, waiting: VecDeque::new(), open: HashMap::new(), next_stream: FIRST_STREAM }
+        let (waiting, open, begun) = (VecDeque::new(), HashMap::new(), HashMap::new());
+        Self { model, waiting, open, next_stream: FIRST_STREAM, begun }
+    }
+
+    /// The fetches of a session with `backbone`, which go on with what an earlier one began.
+    pub(crate) fn going_on(model: ModelDigest, backbone: PublicKey, beginnings: Beginnings) -> Self {
+        let begun = if beginnings.of == Some((backbone, model)) { beginnings.blobs } else { HashMap::new() };
+        Self { begun, ..Self::new(model) }
+    }
+
+    /// What came of blobs that are half way, when the session with `backbone` is over.
+    pub(crate) fn leave(&mut self, backbone: PublicKey) -> Beginnings {
+        let mut beginnings = Beginnings { of: Some((backbone, self.model)), ..Beginnings::default() };
+        let open = self.open.drain().map(|(_, fetch)| fetch).filter(|fetch| fetch.extent == Extent::Whole);
+        let open = open.map(|fetch| (fetch.assigned.digest, fetch.blob));
+        let mut left = MAX_BEGINNING_BYTES;
+        for (digest, blob) in open.chain(self.begun.drain()) {
+            if !blob.is_empty() && blob.len() <= left {
+                left -= blob.len();
+                beginnings.blobs.insert(digest, blob);
+            }
+        }
+        beginnings
     }
 
     /// Queues an expert; false if too many wait.
@@ -105,8 +144,15 @@ impl Fetches {
     fn open(&mut self, assigned: Assigned, extent: Extent, purpose: Purpose) -> Option<Want> {
         let stream = self.next_stream;
         self.next_stream = stream.checked_add(2)?;
-        let fetch = Fetch { assigned, extent, purpose, blob: Vec::new() };
-        let want = Want { stream, digest: assigned.digest, offset: 0, length: fetch.wanted_bytes() };
+        let blob = match extent {
+            Extent::Whole => self.begun.remove(&assigned.digest).unwrap_or_default(),
+            Extent::Proof => Vec::new(),
+        };
+        // Where the blob is shorter than what came of it, somebody lied about one of the two.
+        let blob = if (blob.len() as u64) < assigned.blob_bytes { blob } else { Vec::new() };
+        let fetch = Fetch { assigned, extent, purpose, begun: blob.len(), blob };
+        let offset = fetch.begun as u64;
+        let want = Want { stream, digest: assigned.digest, offset, length: fetch.wanted_bytes() - offset };
         self.open.insert(stream, fetch);
         Some(want)
     }
@@ -185,7 +231,7 @@ impl Fetch {
                 chunk.offset
             )));
         }
-        if expected == 0 && !chunk.data.is_empty() {
+        if self.blob.len() == self.begun && !chunk.data.is_empty() {
             self.check_proof(chunk, model)?;
         }
         let length = expected + chunk.data.len() as u64;
@@ -214,7 +260,6 @@ impl Fetch {
 #[cfg(test)]
 mod tests {
     use kvasir_merkle::{inclusion_proof, root};
-    use kvasir_wire::id::ExpertDigest;
 
     use super::*;
 
@@ -300,6 +345,47 @@ mod tests {
         assert!(matches!(take(&mut scene, 0, true, b"0", true), Taken::More));
         let chunk = Chunk { offset: 0, proof: None, data: b"0" };
         assert!(scene.fetches.take(5, &chunk.encode(), false).is_err());
+    }
+
+    #[test]
+    fn a_blob_that_is_half_way_goes_on_in_the_next_session_with_the_same_backbone() {
+        let backbone = |seed| kvasir_wire::key::SecretKey::from_seed([seed; 32]).public();
+        let model = scene().fetches.model;
+        let assigned = Assigned { name: NAME, digest: ExpertDigest([3; 32]), blob_bytes: 10 };
+        let cut = || {
+            let mut scene = scene();
+            take(&mut scene, 0, true, b"01234", true);
+            scene.fetches.leave(backbone(1))
+        };
+        let mut next = scene();
+        next.fetches = Fetches::going_on(model, backbone(1), cut());
+        assert!(next.fetches.add(assigned, Extent::Whole));
+        let want = next.fetches.next_want().unwrap();
+        assert_eq!((want.offset, want.length), (5, 5));
+        // The proof comes with the first chunk of every range, and is demanded of it.
+        assert!(matches!(take(&mut next, 5, true, b"56", true), Taken::More));
+        let Taken::Whole(_, _, blob) = take(&mut next, 7, false, b"789", false) else { panic!() };
+        assert_eq!(blob, b"0123456789");
+
+        let mut unproven = scene();
+        unproven.fetches = Fetches::going_on(model, backbone(1), cut());
+        unproven.fetches.add(assigned, Extent::Whole);
+        unproven.fetches.next_want().unwrap();
+        assert_eq!(reason(take(&mut unproven, 5, false, b"56", true)), NotHeldReason::ProofFailed);
+
+        let mut others = Fetches::going_on(model, backbone(2), cut());
+        assert!(others.add(assigned, Extent::Whole));
+        assert_eq!(others.next_want().unwrap().offset, 0, "another backbone begins anew");
+    }
+
+    #[test]
+    fn more_than_the_limit_is_not_kept_for_the_next_session() {
+        let mut fetches = Fetches::new(ModelDigest([0; 32]));
+        for (seed, bytes) in [(1, MAX_BEGINNING_BYTES), (2, 1)] {
+            fetches.begun.insert(ExpertDigest([seed; 32]), vec![0; bytes]);
+        }
+        let beginnings = fetches.leave(kvasir_wire::key::SecretKey::from_seed([1; 32]).public());
+        assert_eq!(beginnings.blobs.len(), 1);
     }
 
     #[test]

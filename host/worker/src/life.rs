@@ -15,7 +15,7 @@ use crate::canary::Canary;
 use crate::changeover::{News, Standing};
 use crate::event::Event;
 use crate::failures::FailureBounds;
-use crate::fetch::Fetches;
+use crate::fetch::{Beginnings, Fetches};
 use crate::options::{Summary, WorkerError, WorkerOptions};
 use crate::serving::Serving;
 use crate::session::{Again, End, Session};
@@ -45,6 +45,8 @@ pub(crate) struct Life {
     pub(crate) version: Arc<Version>,
     pub(crate) tell: mpsc::UnboundedSender<News>,
     offer: WorkerOffer,
+    /// What the last session left half way.
+    beginnings: Beginnings,
 }
 
 /// Tells whoever follows a life how it stands.
@@ -69,7 +71,7 @@ impl Life {
         tell: mpsc::UnboundedSender<News>,
     ) -> Self {
         let offer = version.offer.clone();
-        Self { number, common, version, tell, offer }
+        Self { number, common, version, tell, offer, beginnings: Beginnings::default() }
     }
 
     fn reporter(&self) -> Reporter {
@@ -95,7 +97,8 @@ impl Life {
                         paired = true;
                         summary.sessions += 1;
                         self.reporter().tell(Standing::Paired);
-                        let (end, receipt) = session.serve(stop.clone()).await;
+                        let (end, receipt, beginnings) = session.serve(stop.clone()).await;
+                        self.beginnings = beginnings;
                         self.reporter().tell(Standing::Away);
                         if let Some(receipt) = receipt {
                             summary.add(&receipt);
@@ -151,7 +154,7 @@ impl Life {
     }
 
     /// Dials, is admitted, and waits for a backbone.
-    async fn connect(&self) -> Result<Session, LinkError> {
+    async fn connect(&mut self) -> Result<Session, LinkError> {
         let common = &self.common;
         let options = &common.options;
         let (ticket, key) = (&options.ticket, &options.key);
@@ -165,7 +168,7 @@ impl Life {
             ticket,
             key,
             offer,
-            Features::NONE,
+            Features::RESUME,
             &options.link,
         )
         .await?;
@@ -207,12 +210,17 @@ impl Life {
         canaries.mark_changed();
         Ok(Session {
             id: transcript.session,
+            backbone: transcript.backbone.key,
             model_digest: transcript.model,
             receiver: link.receiver,
             serving: Arc::new(serving),
             store: Arc::clone(store),
             bench: Arc::clone(&common.bench),
-            fetches: Fetches::new(transcript.model),
+            fetches: Fetches::going_on(
+                transcript.model,
+                transcript.backbone.key,
+                std::mem::take(&mut self.beginnings),
+            ),
             model: options.model.clone(),
             key: key.clone(),
             paystubs: options.paystubs.clone(),

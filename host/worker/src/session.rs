@@ -11,7 +11,7 @@ use kvasir_wire::assemble::Payload;
 use kvasir_wire::codec::DecodeError;
 use kvasir_wire::frame::{HUB_STREAM, Kind, PAIR_STREAM, StreamClass};
 use kvasir_wire::id::{ModelDigest, SessionId};
-use kvasir_wire::key::SecretKey;
+use kvasir_wire::key::{PublicKey, SecretKey};
 use kvasir_wire::message::{
     Assign, Assigned, Cancel, Countersign, Drain, DrainReason, ExpertName, Have, Held, NotHeld,
     NotHeldReason, ReceiptMessage, Release, Report, call_of_stream,
@@ -26,7 +26,7 @@ use crate::books::BooksError;
 use crate::canary::{Canary, Verdict};
 use crate::changeover::Standing;
 use crate::event::{Event, EventSink};
-use crate::fetch::{Extent, Fetches, Purpose, Taken};
+use crate::fetch::{Beginnings, Extent, Fetches, Purpose, Taken};
 use crate::life::Reporter;
 use crate::options::UnsignedWindow;
 use crate::serving::Serving;
@@ -44,6 +44,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A session that has begun.
 pub(crate) struct Session {
     pub(crate) id: SessionId,
+    pub(crate) backbone: PublicKey,
     pub(crate) receiver: LinkReceiver,
     pub(crate) serving: Arc<Serving>,
     pub(crate) store: Arc<Store>,
@@ -145,8 +146,11 @@ enum Outcome {
 }
 
 impl Session {
-    /// Serves until the session ends. Gives how, and the session's last complete receipt.
-    pub(crate) async fn serve(mut self, mut stop: watch::Receiver<bool>) -> (End, Option<Receipt>) {
+    /// Serves until the session ends. Gives how, the session's last complete receipt, and what came of blobs that are half way.
+    pub(crate) async fn serve(
+        mut self,
+        mut stop: watch::Receiver<bool>,
+    ) -> (End, Option<Receipt>, Beginnings) {
         let (loaded, mut loads) = mpsc::unbounded_channel();
         let mut look = tokio::time::interval(LOOK_EVERY);
         let mut leaving = None;
@@ -172,6 +176,10 @@ impl Session {
                 () = self.serving.death.notified() => break End::Died,
                 _ = look.tick() => self.look_at_unsigned().map(|()| false),
                 _ = stop.wait_for(|stop| *stop), if leaving.is_none() => {
+                    if !self.serving.link.is_whole() {
+                        // Nobody hears that it leaves: a lost connection is as good an end as any.
+                        break End::Link(LinkError::Ended);
+                    }
                     leaving = Some(Box::pin(tokio::time::sleep(LAST_RECEIPT)));
                     self.ask_to_drain()
                 }
@@ -199,7 +207,7 @@ impl Session {
         } else {
             self.serving.link.close();
         }
-        (end, self.last)
+        (end, self.last, self.fetches.leave(self.backbone))
     }
 
     /// Takes a payload; true when the session is over.

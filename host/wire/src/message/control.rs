@@ -1,4 +1,4 @@
-//! `cancel`, `ping`, `pong`, `credit`, `drain`, `report`.
+//! `cancel`, `ping`, `pong`, `credit`, `drain`, `report`, `ack`, `pause`.
 
 use crate::codec::{DecodeError, Reader, Writer, within};
 use crate::frame::{Lane, StreamClass};
@@ -97,6 +97,51 @@ impl Credit {
             return Err(DecodeError::Broken { field: "bytes", rule: "at least one" });
         }
         Ok(Credit { lane, bytes })
+    }
+}
+
+/// The payload of an `ack` frame, on a link that can be resumed: so many of its messages have come, over all of its
+/// connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ack {
+    /// Messages, the one with the hub's welcome included.
+    pub received: u64,
+}
+
+impl Ack {
+    /// The payload.
+    pub fn encode(&self) -> Vec<u8> {
+        self.received.to_le_bytes().to_vec()
+    }
+
+    /// Reads the payload.
+    pub fn decode(payload: &[u8]) -> Result<Ack, DecodeError> {
+        let mut r = Reader::new(payload);
+        let received = r.u64("received")?;
+        r.end()?;
+        Ok(Ack { received })
+    }
+}
+
+/// The payload of a `pause` frame: the other end's connection is gone, or there is another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    /// Milliseconds for which the hub waits for it to come back; 0: it is back.
+    pub for_ms: u32,
+}
+
+impl Pause {
+    /// The payload.
+    pub fn encode(&self) -> Vec<u8> {
+        self.for_ms.to_le_bytes().to_vec()
+    }
+
+    /// Reads the payload.
+    pub fn decode(payload: &[u8]) -> Result<Pause, DecodeError> {
+        let mut r = Reader::new(payload);
+        let for_ms = r.u32("milliseconds")?;
+        r.end()?;
+        Ok(Pause { for_ms })
     }
 }
 

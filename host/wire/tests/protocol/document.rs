@@ -142,6 +142,8 @@ fn the_table_of_limits_holds_the_constants() {
         ("BULK_WINDOW_BYTES", l::BULK_WINDOW_BYTES),
         ("MAX_CREDIT_BYTES", l::MAX_CREDIT_BYTES),
         ("MAX_CONTROL_BACKLOG_BYTES", l::MAX_CONTROL_BACKLOG_BYTES as u64),
+        ("MAX_REPLAY_BYTES", l::MAX_REPLAY_BYTES as u64),
+        ("ACK_AFTER_BYTES", l::ACK_AFTER_BYTES as u64),
         ("MAX_CALL_ID", l::MAX_CALL_ID),
         ("MAX_CALL_ROWS", l::MAX_CALL_ROWS.into()),
         ("MAX_CALL_EXPERTS", l::MAX_CALL_EXPERTS.into()),

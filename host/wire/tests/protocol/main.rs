@@ -6,6 +6,7 @@ mod frames;
 mod handshakes;
 mod hostile;
 mod messages;
+mod replay;
 mod samples;
 mod tickets;
 mod window;

@@ -4,15 +4,15 @@ use kvasir_merkle::{Hash, InclusionProof};
 use kvasir_wire::account::{Grant, Statement as _};
 use kvasir_wire::frame::{HUB_STREAM, Kind, Lane, PAIR_STREAM};
 use kvasir_wire::handshake::{
-    BackboneOffer, Class, Features, Hello, HolderHandshake, HubHandshake, HubIdentity, Purpose, Welcome,
-    WorkerOffer,
+    BackboneOffer, Class, Features, Hello, HolderHandshake, HubHandshake, HubIdentity, Purpose, Resumption,
+    Welcome, WorkerOffer,
 };
 use kvasir_wire::id::{ExpertDigest, KeyDigest, ModelDigest, Nonce, PluginDigest, SessionId};
 use kvasir_wire::key::{SecretKey, Signature};
 use kvasir_wire::message::{
-    Assign, Assigned, Call, CallResult, Cancel, Chunk, Countersign, Credit, CutRequest, Drain, DrainReason,
-    ExpertName, ExpertRows, Failure, FailureCode, Have, Held, Mode, NotHeld, NotHeldReason, Outcome, Ping,
-    ReceiptMessage, Release, Report, RowFormat, Want,
+    Ack, Assign, Assigned, Call, CallResult, Cancel, Chunk, Countersign, Credit, CutRequest, Drain,
+    DrainReason, ExpertName, ExpertRows, Failure, FailureCode, Have, Held, Mode, NotHeld, NotHeldReason,
+    Outcome, Pause, Ping, ReceiptMessage, Release, Report, RowFormat, Want,
 };
 use kvasir_wire::money::MeteredBytes;
 use kvasir_wire::note::Note;
@@ -228,6 +228,11 @@ pub fn payloads() -> Vec<(&'static str, Kind, u32, Vec<u8>)> {
             HUB_STREAM,
             Hello { purpose: Purpose::Session(SESSION), ..control_hello() }.encode(),
         ),
+        ("hello-resume", Kind::Hello, HUB_STREAM, {
+            let resumption = Resumption { role: Role::Backbone, session: SESSION, received: 5 };
+            let purpose = Purpose::Resume(resumption);
+            Hello { purpose, features: Features::RESUME, ..control_hello() }.encode()
+        }),
         ("challenge", Kind::Challenge, HUB_STREAM, challenge),
         ("proof", Kind::Proof, HUB_STREAM, proof_payload),
         ("welcome-admitted", Kind::Welcome, HUB_STREAM, Welcome::Admitted { hub_time: NOW }.encode()),
@@ -235,6 +240,8 @@ pub fn payloads() -> Vec<(&'static str, Kind, u32, Vec<u8>)> {
             let peer = backbone().sign(&transcript().signed_bytes(Role::Backbone));
             Welcome::Paired { peer }.encode()
         }),
+        ("welcome-resumable", Kind::Welcome, HUB_STREAM, Welcome::Resumable { hub_time: NOW }.encode()),
+        ("welcome-resumed", Kind::Welcome, HUB_STREAM, Welcome::Resumed { received: 7 }.encode()),
         ("refuse", Kind::Refuse, HUB_STREAM, refusal.encode()),
         (
             "pair",
@@ -299,6 +306,8 @@ pub fn payloads() -> Vec<(&'static str, Kind, u32, Vec<u8>)> {
         ("cancel", Kind::Cancel, PAIR_STREAM, Cancel { streams: vec![4, 3] }.encode()),
         ("ping", Kind::Ping, HUB_STREAM, Ping { number: 7 }.encode()),
         ("pong", Kind::Pong, PAIR_STREAM, Ping { number: 7 }.encode()),
+        ("ack", Kind::Ack, HUB_STREAM, Ack { received: 7 }.encode()),
+        ("pause", Kind::Pause, HUB_STREAM, Pause { for_ms: 15_000 }.encode()),
         ("credit", Kind::Credit, PAIR_STREAM, Credit { lane: Lane::Bulk, bytes: 65_536 }.encode()),
         (
             "drain",
@@ -385,6 +394,8 @@ pub fn recode(kind: Kind, payload: &[u8]) -> Result<Vec<u8>, String> {
         Kind::Cancel => Cancel::decode(payload).map_err(text)?.encode(),
         Kind::Ping | Kind::Pong => Ping::decode(payload).map_err(text)?.encode(),
         Kind::Credit => Credit::decode(payload).map_err(text)?.encode(),
+        Kind::Ack => Ack::decode(payload).map_err(text)?.encode(),
+        Kind::Pause => Pause::decode(payload).map_err(text)?.encode(),
         Kind::Drain => Drain::decode(payload).map_err(text)?.encode(),
         Kind::Receipt => ReceiptMessage::decode(payload).map_err(text)?.encode(),
         Kind::Countersign => Countersign::decode(payload).map_err(text)?.encode(),

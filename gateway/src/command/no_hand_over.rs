@@ -1,0 +1,20 @@
+//! Where there is no signal that could ask for it, nothing is handed over.
+
+use std::io;
+
+use tokio::net::TcpListener;
+
+/// Nothing.
+pub(super) struct HandOver;
+
+impl HandOver {
+    /// Nothing will ask for it.
+    pub(super) fn of(_: &TcpListener) -> io::Result<Self> {
+        Ok(HandOver)
+    }
+
+    /// Never returns.
+    pub(super) async fn done(self) {
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,284 @@
+//! A link that outlives its connection: which one it has, what is written again on the next, and how long it waits for it.
+//!
+//! A link that was admitted with `resume` counts its messages from its admission on. Once it is armed, which is when a
+//! session has begun on it, the loss of a connection does not end it: what is queued stays queued, and what was written
+//! and not acknowledged is written again when [`Shared::attach`] names another connection. One connection is in use at a
+//! time, the newest; whatever an older one still brings is dropped.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvasir_wire::frame::{FrameError, HUB_STREAM, Kind, Lane};
+use kvasir_wire::id::SessionId;
+use kvasir_wire::limits::MAX_REPLAY_BYTES;
+use kvasir_wire::message::Ack;
+use kvasir_wire::replay::Replay;
+use kvasir_wire::schedule::{Outgoing, Scheduler};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+use tokio_tungstenite::tungstenite::Bytes;
+
+use super::{Outbox, PONG_QUEUE_BYTES, Shared};
+use crate::error::LinkError;
+use crate::reader::MessageStream;
+
+/// Which connection a link has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Its number, from 0.
+    pub connection: u64,
+    /// False while it is gone and another one has not come.
+    pub is_whole: bool,
+}
+
+impl Standing {
+    pub(crate) const FIRST: Standing = Standing { connection: 0, is_whole: true };
+}
+
+/// What a link keeps in order to go on over another connection.
+pub(crate) struct Resumable {
+    replay: Replay<Bytes>,
+    /// The session that began on it. Without one there is nothing to go on with.
+    session: Option<SessionId>,
+    /// At the hub: how long another connection is waited for. An end dials by itself, and knows when to stop.
+    wait: Option<Duration>,
+    /// Why the connection is gone.
+    why: Option<LinkError>,
+    /// The task that writes on the connection.
+    writer: Option<AbortHandle>,
+    /// At the hub: the new connection, until the reader takes it.
+    fresh: Option<(u64, MessageStream)>,
+}
+
+impl Resumable {
+    /// Nothing was sent yet, and `received` messages have come.
+    pub(crate) fn new(received: u64, wait: Option<Duration>) -> Self {
+        let replay = Replay::new(received, MAX_REPLAY_BYTES);
+        Resumable { replay, session: None, wait, why: None, writer: None, fresh: None }
+    }
+}
+
+impl fmt::Debug for Resumable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resumable").field("kept_bytes", &self.replay.kept_bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Outbox {
+    /// What is written next: what is written again, then the lanes in their order, then what is passed on.
+    pub(super) fn next_message(&mut self) -> Option<Bytes> {
+        if let Some(again) = self.resumable.as_mut().and_then(|resumable| resumable.replay.again()) {
+            return Some(again);
+        }
+        let message = self.scheduler.next_message().map(Bytes::from).or_else(|| self.relays.pop())?;
+        if let Some(resumable) = &mut self.resumable {
+            resumable.replay.push(message.clone());
+        }
+        Some(message)
+    }
+
+    /// Nothing is written again: the link ends.
+    pub(super) fn skip_what_was_written(&mut self) {
+        if let Some(resumable) = &mut self.resumable {
+            resumable.replay.skip();
+        }
+    }
+}
+
+impl Shared {
+    /// Whether this is the connection to write on now.
+    pub(crate) fn is_in_use(&self, connection: u64) -> bool {
+        *self.standing.borrow() == Standing { connection, is_whole: true }
+    }
+
+    /// Whether there is a connection.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.standing.borrow().is_whole
+    }
+
+    /// Follows which connection there is.
+    pub(crate) fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.subscribe()
+    }
+
+    /// Returns once this connection is not the one in use any more.
+    pub(crate) async fn broken(&self, connection: u64) {
+        let mut standing = self.standing.subscribe();
+        let here = Standing { connection, is_whole: true };
+        if standing.wait_for(|now| *now != here).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// A session has begun: from now on the link outlives its connection. False where it was not admitted to.
+    pub(crate) fn arm(&self, session: SessionId) -> bool {
+        match &mut self.outbox().resumable {
+            Some(resumable) => {
+                resumable.session = Some(session);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The session to go on with, and how many messages have come on this link, which the other side is told now.
+    pub(crate) fn to_resume(&self) -> Option<(SessionId, u64)> {
+        let mut outbox = self.outbox();
+        let resumable = outbox.resumable.as_mut()?;
+        Some((resumable.session?, resumable.replay.tell()))
+    }
+
+    /// Why the connection is gone.
+    pub(crate) fn why_cut(&self) -> LinkError {
+        let outbox = self.outbox();
+        let why = outbox.resumable.as_ref().and_then(|resumable| resumable.why.clone());
+        why.unwrap_or_else(|| LinkError::Lost("the connection was cut".to_owned()))
+    }
+
+    /// Remembers the task that writes on a connection. It ends with the connection.
+    pub(crate) fn writes(&self, connection: u64, writer: AbortHandle) {
+        let mut outbox = self.outbox();
+        if !self.is_in_use(connection) {
+            writer.abort();
+        } else if let Some(resumable) = &mut outbox.resumable {
+            resumable.writer = Some(writer);
+        }
+    }
+
+    /// A connection is gone. Gives the error back where that ends the link; else the link waits for another connection.
+    pub(crate) fn cut(self: &Arc<Self>, connection: u64, error: LinkError) -> Result<(), LinkError> {
+        let wait = {
+            let mut outbox = self.outbox();
+            let closing = outbox.closing.is_some();
+            let Some(resumable) = &mut outbox.resumable else { return Err(error) };
+            if !self.is_in_use(connection) {
+                // Known already, or an older one: nothing is lost with it.
+                return Ok(());
+            }
+            if closing || self.end().is_some() || resumable.session.is_none() || !is_cut(&error) {
+                return Err(error);
+            }
+            if let Some(writer) = resumable.writer.take() {
+                writer.abort();
+            }
+            resumable.why = Some(error.clone());
+            self.standing.send_replace(Standing { connection, is_whole: false });
+            resumable.wait
+        };
+        tracing::debug!(%error, "the connection is gone; the link waits for another");
+        if let Some(wait) = wait {
+            let shared = Arc::clone(self);
+            tokio::spawn(async move {
+                sleep(wait).await;
+                shared.give_up(connection, error);
+            });
+        }
+        Ok(())
+    }
+
+    /// Another connection takes the place of the one that there was, if the other side's count of messages allows it. Gives
+    /// its number and how many messages have come; from now on none is taken from older connections.
+    pub(crate) fn attach(&self, received: u64) -> Result<(u64, u64), LinkError> {
+        let mut outbox = self.outbox();
+        self.check_open(&outbox)?;
+        let Some(resumable) = outbox.resumable.as_mut().filter(|resumable| resumable.session.is_some())
+        else {
+            return Err(LinkError::Ended);
+        };
+        resumable.replay.resume(received).map_err(FrameError::Replay)?;
+        if let Some(writer) = resumable.writer.take() {
+            writer.abort();
+        }
+        resumable.fresh = None;
+        let here = resumable.replay.tell();
+        let connection = self.standing.borrow().connection + 1;
+        self.standing.send_replace(Standing { connection, is_whole: true });
+        Ok((connection, here))
+    }
+
+    /// Leaves the reading half of a new connection to the task that reads.
+    pub(crate) fn hand_over(&self, connection: u64, stream: MessageStream) {
+        let mut outbox = self.outbox();
+        if self.is_in_use(connection)
+            && let Some(resumable) = &mut outbox.resumable
+        {
+            resumable.fresh = Some((connection, stream));
+        }
+        // As it was, but whoever follows it looks.
+        self.standing.send_modify(|_| {});
+    }
+
+    /// The reading half of a new connection, if there is one.
+    pub(crate) fn take_fresh(&self) -> Option<(u64, MessageStream)> {
+        self.outbox().resumable.as_mut()?.fresh.take()
+    }
+
+    /// Books a message that came on a connection. False if another one has taken its place: then it comes again there, and
+    /// must be dropped here.
+    pub(crate) fn took(&self, connection: u64, bytes: usize) -> bool {
+        if !self.counts {
+            return true;
+        }
+        let mut outbox = self.outbox();
+        let Outbox { resumable: Some(resumable), scheduler, .. } = &mut *outbox else { return true };
+        if self.standing.borrow().connection != connection {
+            return false;
+        }
+        if resumable.replay.receive(bytes) {
+            tell(resumable, scheduler);
+            drop(outbox);
+            self.work.notify_one();
+        }
+        true
+    }
+
+    /// Tells the other side what has come, however little: when a link is silent there is nothing else to tell it by.
+    pub(super) fn report(&self) {
+        let mut outbox = self.outbox();
+        let Outbox { resumable: Some(resumable), scheduler, .. } = &mut *outbox else { return };
+        if resumable.replay.is_untold() {
+            tell(resumable, scheduler);
+        }
+    }
+
+    /// Books what the other side says has come.
+    pub(crate) fn acknowledged(&self, ack: Ack) -> Result<(), LinkError> {
+        match &mut self.outbox().resumable {
+            Some(resumable) => Ok(resumable.replay.acknowledge(ack.received).map_err(FrameError::Replay)?),
+            None => Err(LinkError::Unexpected {
+                found: "ack".to_owned(),
+                expected: "no count of messages, since the link was not admitted with one,",
+            }),
+        }
+    }
+
+    /// Ends a link whose other side did not come back.
+    fn give_up(&self, connection: u64, error: LinkError) {
+        {
+            let mut outbox = self.outbox();
+            if *self.standing.borrow() != (Standing { connection, is_whole: false }) {
+                return;
+            }
+            outbox.last_words(&error);
+        }
+        self.finish(error);
+    }
+}
+
+/// Whether an error is about the connection and not about what was said on it.
+fn is_cut(error: &LinkError) -> bool {
+    matches!(
+        error,
+        LinkError::Lost(_) | LinkError::Silent(_) | LinkError::Stalled(_) | LinkError::TimedOut { .. }
+    )
+}
+
+/// Where the other side leaves much unread, it is told later.
+fn tell(resumable: &mut Resumable, scheduler: &mut Scheduler) {
+    if scheduler.queued_bytes(Lane::Control) < PONG_QUEUE_BYTES {
+        let ack = Ack { received: resumable.replay.tell() };
+        let _ = scheduler.push(Outgoing::new(Kind::Ack, HUB_STREAM, ack.encode()));
+    }
+}
