@@ -88,7 +88,7 @@ mod tests {
     #[tokio::test]
     async fn a_spool_that_cannot_be_made_is_said_at_once() {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("file"), "").unwrap();
+        fs::write(folder.path().join("file"), "").unwrap();
         let spool = folder.path().join("file/spool");
         assert!(matches!(SpoolHold::take_over(&spool).await, Err(HubError::Spool { .. })));
     }
