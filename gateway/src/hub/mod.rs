@@ -65,6 +65,8 @@ use report::HubReport;
 pub const DOOR_TIME: Duration = Duration::from_secs(10);
 /// How long sessions may take to finish once a stop was asked for.
 pub const DRAIN_TIME: Duration = Duration::from_secs(30);
+/// How long receipts are filed after that. What is left is on the disk, and the next hub of this spool files it.
+const FILE_TIME: Duration = Duration::from_secs(10);
 /// How long a backbone may take from the welcome to the session's grant.
 pub const GRANT_TIME: Duration = Duration::from_secs(10);
 /// How often the ledger is asked for its price once it has named one,
@@ -265,8 +267,14 @@ impl HubServer {
         // The filer ends when the last handle is gone and all is filed, or at once if the ledger is away.
         drop(hub);
         filer_stopper.stop();
-        if let Err(error) = filer.await {
-            tracing::error!("filing receipts: {error}");
+        let mut filer = filer;
+        match timeout(FILE_TIME, &mut filer).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!("filing receipts: {error}"),
+            Err(_) => {
+                filer.abort();
+                tracing::warn!("receipts stay in the spool for the next start: the time to finish is over");
+            }
         }
         drop(hold);
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use kvasir_wire::frame::{FrameError, HUB_STREAM, Kind, Lane};
 use kvasir_wire::id::SessionId;
-use kvasir_wire::limits::MAX_REPLAY_BYTES;
+use kvasir_wire::limits::{MAX_MESSAGE_BYTES, MAX_REPLAY_BYTES};
 use kvasir_wire::message::Ack;
 use kvasir_wire::replay::Replay;
 use kvasir_wire::schedule::{Outgoing, Scheduler};
@@ -74,7 +74,7 @@ impl Outbox {
         }
         let message = self.scheduler.next_message().map(Bytes::from).or_else(|| self.relays.pop())?;
         if let Some(resumable) = &mut self.resumable {
-            resumable.replay.push(message.clone());
+            resumable.replay.push(kept(&message));
         }
         Some(message)
     }
@@ -280,5 +280,27 @@ fn tell(resumable: &mut Resumable, scheduler: &mut Scheduler) {
     if scheduler.queued_bytes(Lane::Control) < PONG_QUEUE_BYTES {
         let ack = Ack { received: resumable.replay.tell() };
         let _ = scheduler.push(Outgoing::new(Kind::Ack, HUB_STREAM, ack.encode()));
+    }
+}
+
+/// A message that was read is a part of the buffer that it was read into. What is kept of a small one must not keep all of that,
+/// or what is kept would be many times what is counted.
+fn kept(message: &Bytes) -> Bytes {
+    if message.len() < MAX_MESSAGE_BYTES / 2 { Bytes::copy_from_slice(message) } else { message.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_message_that_is_kept_lets_go_of_the_buffer_that_it_was_read_into() {
+        let buffer = Bytes::from(vec![7; MAX_MESSAGE_BYTES]);
+        let whole = buffer.as_ptr_range();
+        let small = kept(&buffer.slice(100..124));
+        assert_eq!(small, buffer.slice(100..124));
+        assert!(!whole.contains(&small.as_ptr()));
+        let large = kept(&buffer);
+        assert!(whole.contains(&large.as_ptr()), "a large one is not copied");
     }
 }
