@@ -16,8 +16,8 @@ use std::{
 };
 
 use front::Front;
-use kvasir_gateway::hub::HubOptions;
-use kvasir_link::{Connected, LinkError, LinkOptions, connect_backbone, connect_worker};
+use kvasir_gateway::hub::{HubOptions, SIGN_TIME};
+use kvasir_link::{Connected, LinkError, LinkOptions, USER_TIMEOUT, connect_backbone, connect_worker};
 use kvasir_wire::{
     frame::Kind,
     handshake::{Features, Purpose, Resumption},
@@ -143,6 +143,13 @@ async fn ended(receiver: &mut kvasir_link::LinkReceiver) -> LinkError {
             return error;
         }
     }
+}
+
+/// What the backbone hears of its worker's connection, which must come next.
+async fn pause(backbone: &mut BackboneEnd) -> Pause {
+    let payload = patiently(backbone.session.receiver.recv()).await.unwrap();
+    assert_eq!(payload.kind, Kind::Pause);
+    Pause::decode(&payload.bytes).unwrap()
 }
 
 fn recovered(what: &str, began: Instant) {
@@ -285,16 +292,37 @@ async fn the_backbone_hears_that_its_worker_is_away_and_back() {
     let (mut worker, mut backbone) = rig.begun().await;
     rig.relay.retarget(([127, 0, 0, 1], 1).into());
     rig.relay.reset();
-    let pause = async |backbone: &mut BackboneEnd| {
-        let payload = patiently(backbone.session.receiver.recv()).await.unwrap();
-        assert_eq!(payload.kind, Kind::Pause);
-        Pause::decode(&payload.bytes).unwrap()
-    };
-    assert_eq!(pause(&mut backbone).await, Pause { for_ms: 15_000 });
+    assert_eq!(pause(&mut backbone).await, Pause { for_ms: 30_000 });
     rig.relay.retarget(rig.front.address);
     assert_eq!(pause(&mut backbone).await, Pause { for_ms: 0 });
     call(&mut worker, &mut backbone, 2, 10, 10, async || {}).await;
     rig.is_billed(&mut worker, &mut backbone, 170).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_away_when_it_should_sign_signs_once_it_is_back() {
+    let sign_time = Duration::from_millis(500);
+    let change = |hub: &mut HubOptions| hub.sign_time = sign_time;
+    let mut rig = Rig::start_with(Features::RESUME, LinkOptions::default(), change).await;
+    let (mut worker, mut backbone) = rig.begun().await;
+    rig.relay.retarget(([127, 0, 0, 1], 1).into());
+    rig.relay.reset();
+    assert_ne!(pause(&mut backbone).await, Pause { for_ms: 0 });
+    backbone.ask_to_drain().await;
+    let cut = backbone.cut().await;
+    let receipt = backbone.countersign(cut, &[], |_| {}).await;
+    // Whoever is there would be given up by now.
+    sleep(4 * sign_time).await;
+    rig.relay.retarget(rig.front.address);
+    assert_eq!(worker.countersign().await, receipt);
+    tokio::join!(worker.complete(), backbone.complete());
+    let closed = rig.scene.closed_sessions(1).await;
+    assert_eq!((closed[0].reason_code, closed[0].receipted_bytes, closed[0].resumed), ("finished", 150, 1));
+}
+
+#[test]
+fn the_hub_finds_a_path_silent_before_a_signature_that_it_asked_for_there_is_overdue() {
+    assert!(SIGN_TIME > USER_TIMEOUT);
 }
 
 #[tokio::test]

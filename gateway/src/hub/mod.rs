@@ -69,6 +69,9 @@ pub const DRAIN_TIME: Duration = Duration::from_secs(30);
 const FILE_TIME: Duration = Duration::from_secs(10);
 /// How long a backbone may take from the welcome to the session's grant.
 pub const GRANT_TIME: Duration = Duration::from_secs(10);
+/// How long an end may take to sign a receipt. Longer than it takes the hub to find the path of an end silent to which it
+/// writes, since who is away has more time.
+pub const SIGN_TIME: Duration = Duration::from_secs(20);
 /// How often the ledger is asked for its price once it has named one,
 const PRICE_INTERVAL: Duration = Duration::from_secs(30);
 /// and until then.
@@ -96,6 +99,8 @@ pub struct HubOptions {
     pub drain_time: Duration,
     /// How long a backbone may take to send a session's grant; [`GRANT_TIME`] but in tests.
     pub grant_time: Duration,
+    /// How long an end may take to sign a receipt; [`SIGN_TIME`] but in tests.
+    pub sign_time: Duration,
     /// How long the filing of receipts waits for cures; the defaults but in tests.
     pub filing: FilingTimes,
 }
@@ -112,6 +117,7 @@ impl HubOptions {
             link: LinkOptions::default(),
             drain_time: DRAIN_TIME,
             grant_time: GRANT_TIME,
+            sign_time: SIGN_TIME,
             filing: FilingTimes::default(),
         }
     }
@@ -159,6 +165,7 @@ struct Hub {
     identity: HubIdentity,
     link: LinkOptions,
     grant_time: Duration,
+    sign_time: Duration,
     registry: Registry,
     metrics: Arc<HubMetrics>,
     filing: Filing,
@@ -195,6 +202,7 @@ impl HubServer {
             identity: options.identity,
             link: options.link,
             grant_time: options.grant_time,
+            sign_time: options.sign_time,
             registry: Registry::default(),
             metrics: HubMetrics::new(),
             filing,
