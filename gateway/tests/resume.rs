@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 mod front;
+mod raw_link;
 mod relay;
 mod scene;
 
@@ -21,12 +22,14 @@ use kvasir_link::{Connected, LinkError, LinkOptions, USER_TIMEOUT, connect_backb
 use kvasir_wire::{
     frame::Kind,
     handshake::{Features, Purpose, Resumption},
+    id::Nonce,
     key::SecretKey,
     message::Pause,
     receipt::Receipt,
     refusal::RefusalCode,
     ticket::Role,
 };
+use raw_link::RawLink;
 use relay::{Flow, Relay};
 use scene::*;
 use tokio::time::sleep;
@@ -355,15 +358,47 @@ impl Rig {
             patiently(connect_backbone(&url, &ticket, key, purpose, Features::RESUME, &options)).await,
         )
     }
+
+    /// What it answers to a worker of this key.
+    async fn resume_as_worker(&self, key: &SecretKey, of: &BackboneEnd) -> RefusalCode {
+        let resumption = Resumption { role: Role::Worker, session: of.id(), received: 0 };
+        let ticket = self.scene.ticket(Role::Worker, key);
+        let mut link = RawLink::dial(&self.scene, "/v1/worker", &ticket).await;
+        let (purpose, nonce) = (Purpose::Resume(resumption), Nonce([7; 32]));
+        let handshake = link.hello_for(purpose, Features::RESUME, &ticket, key, nonce).await;
+        let challenge = link.expect(Kind::Challenge).await;
+        let (_, proof) = handshake.challenge(&challenge, key).unwrap();
+        link.send(Kind::Proof, &proof).await;
+        link.refusal().await.code
+    }
 }
 
 #[tokio::test]
 async fn another_key_takes_nobody_s_session() {
     let mut rig = Rig::start().await;
     let (mut worker, mut backbone) = rig.begun().await;
-    assert_eq!(rig.resume_as_backbone(&key(7), &backbone, 0).await, RefusalCode::UnknownSession);
+    // A stranger's, and each end's own for the other one.
+    for key in [&key(7), &rig.worker] {
+        assert_eq!(rig.resume_as_backbone(key, &backbone, 0).await, RefusalCode::UnknownSession);
+    }
+    for key in [&key(7), &rig.backbone] {
+        assert_eq!(rig.resume_as_worker(key, &backbone).await, RefusalCode::UnknownSession);
+    }
     call(&mut worker, &mut backbone, 2, 10, 10, async || {}).await;
     rig.is_billed(&mut worker, &mut backbone, 170).await;
+}
+
+#[tokio::test]
+async fn an_older_attempt_that_comes_late_ends_nothing() {
+    let mut rig = Rig::start().await;
+    let (mut worker, mut backbone) = rig.begun().await;
+    // Of so much the backbone has acknowledged something, and the hub has heard it once it passes the next call on.
+    call(&mut worker, &mut backbone, 2, 10, 200_000, async || {}).await;
+    call(&mut worker, &mut backbone, 3, 10, 10, async || {}).await;
+    assert_eq!(rig.resume_as_backbone(&rig.backbone, &backbone, 0).await, RefusalCode::UnknownSession);
+    call(&mut worker, &mut backbone, 4, 10, 10, async || {}).await;
+    rig.is_billed(&mut worker, &mut backbone, 200_200).await;
+    assert_eq!(rig.scene.closed_sessions(1).await[0].resumed, 0);
 }
 
 #[tokio::test]

@@ -394,7 +394,9 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         Ok(Ok(visit)) => visit,
         Ok(Err(error)) => {
             tracing::info!(%peer, "not admitted: {error}");
-            let result = if matches!(error, DoorError::Refused(_)) { "refused" } else { "failed" };
+            let refused =
+                matches!(error, DoorError::Refused(_) | DoorError::Link(LinkError::RefusedPeer(_)));
+            let result = if refused { "refused" } else { "failed" };
             door.handshakes.count(result);
             door.refused.count(error.code());
             let what_to_do = match &error {
