@@ -12,6 +12,7 @@ mod relay;
 mod scene;
 
 use std::{
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -32,7 +33,11 @@ use kvasir_wire::{
 use raw_link::RawLink;
 use relay::{Flow, Relay};
 use scene::*;
-use tokio::time::sleep;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    time::sleep,
+};
 
 /// Long enough for bytes to be where a relay holds them; nothing depends on it but what a test cuts.
 const ON_THE_WAY: Duration = Duration::from_millis(100);
@@ -40,6 +45,8 @@ const ON_THE_WAY: Duration = Duration::from_millis(100);
 struct Rig {
     ledger: Arc<MemoryLedger>,
     scene: Scene,
+    /// The hub itself; the scene's is where the backbone dials, before `lan`.
+    hub: SocketAddr,
     front: Front,
     /// Before the edge, for the worker.
     relay: Relay,
@@ -68,10 +75,10 @@ impl Rig {
         let front = Front::start_with(&scene, |edge| edge.drain_time = Duration::from_millis(50)).await;
         let relay = Relay::start(front.address).await;
         let lan = Relay::start(scene.hub).await;
-        scene.hub = lan.address;
+        let hub = std::mem::replace(&mut scene.hub, lan.address);
         let (worker, backbone) = (key(2), key(3));
         let control = scene.control(&backbone).await;
-        Rig { ledger, scene, front, relay, lan, control, worker, backbone, options }
+        Rig { ledger, scene, hub, front, relay, lan, control, worker, backbone, options }
     }
 
     async fn pair(&mut self) -> (WorkerEnd, BackboneEnd) {
@@ -287,6 +294,27 @@ async fn a_worker_that_finds_its_connection_dead_first_displaces_it_at_the_hub()
     call(&mut worker, &mut backbone, 2, 3000, 2000, async || {}).await;
     recovered("a connection that a middlebox forgot", began);
     rig.is_billed(&mut worker, &mut backbone, 5150).await;
+}
+
+#[tokio::test]
+async fn who_asks_for_a_minute_is_asked_again_while_the_hub_still_waits() {
+    let mut rig = Rig::start().await;
+    let (mut worker, mut backbone) = rig.begun().await;
+    let busy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    rig.lan.retarget(busy.local_addr().unwrap());
+    rig.lan.reset();
+    let (mut asker, _) = patiently(busy.accept()).await.unwrap();
+    rig.lan.retarget(rig.hub);
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(patiently(asker.read_u8()).await.unwrap());
+    }
+    let answer = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 60\r\nContent-Length: 0\r\n\r\n";
+    asker.write_all(answer).await.unwrap();
+    asker.shutdown().await.unwrap();
+    call(&mut worker, &mut backbone, 2, 10, 10, async || {}).await;
+    rig.is_billed(&mut worker, &mut backbone, 170).await;
+    assert_eq!(rig.scene.closed_sessions(1).await[0].resumed, 1);
 }
 
 #[tokio::test]
