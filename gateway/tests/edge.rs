@@ -398,6 +398,29 @@ async fn connections_that_come_faster_than_they_may_are_closed_unread() {
 }
 
 #[tokio::test]
+async fn an_address_that_comes_fast_meets_its_share_before_all_are_shut_out() {
+    let rig = Rig::start(|options| {
+        let burst = NonZeroU32::new(400).unwrap();
+        options.accept = AcceptLimits { burst, ..AcceptLimits::per_second(NonZeroU32::MIN) };
+        options.slots = SlotLimits { per_address: 1, ..SlotLimits::default() };
+    })
+    .await;
+    // Its share is fifty, and one a second.
+    let mut kept = Vec::new();
+    for _ in 0..150 {
+        kept.push(TcpStream::connect(rig.edge).await.unwrap());
+    }
+    let refused = async {
+        while !rig.served.metrics().contains("kvasir_gateway_refused_total{reason=\"address_rate\"}") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), refused).await.unwrap();
+    assert!(!rig.served.metrics().contains("reason=\"accept_rate\""));
+    drop(kept);
+}
+
+#[tokio::test]
 async fn metrics_and_report_say_what_went_by() {
     let rig = Rig::start(|_| {}).await;
     let (mut client, mut hub) = rig.session_behind(b"", &rig.good_head()).await;

@@ -35,6 +35,7 @@ use tokio::{
 pub use certificates::{CertificateError, Certificates, RELOAD_INTERVAL};
 pub use report::EdgeStatus;
 pub use settings::{EdgeControl, EdgeSettings, HAND_OVER_TIME};
+pub(crate) use slots::counted_address;
 pub use slots::{Cap, Gate, Slot, SlotLimits};
 pub use splice::{SpliceEnd, SpliceLimits, SpliceMeter, Spliced, splice, splice_metered};
 
@@ -268,8 +269,10 @@ impl Shared {
         peer: SocketAddr,
     ) -> Result<Slot, Turned> {
         self.metrics.door.accepts.inc();
-        doorkeeper.admit(stream)?;
-        Ok(match self.trusted_peers().contains(peer.ip()) {
+        let of_many = self.trusted_peers().contains(peer.ip());
+        let of = (!of_many).then(|| (peer.ip(), self.gate.limits().per_address));
+        doorkeeper.admit(stream, of)?;
+        Ok(match of_many {
             true => self.gate.enter_behind(peer.ip()),
             false => self.gate.enter(peer.ip()),
         })

@@ -246,7 +246,8 @@ impl HubServer {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => {
                         hub.metrics.door.accepts.inc();
-                        if let Err(turned) = doorkeeper.admit(&stream) {
+                        // Every worker comes from an edge's address.
+                        if let Err(turned) = doorkeeper.admit(&stream, None) {
                             hub.metrics.door.refused.count(turned.name());
                             doorkeeper.say(turned.name());
                             // Without TLS the answer costs one write.
@@ -394,8 +395,7 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         Ok(Ok(visit)) => visit,
         Ok(Err(error)) => {
             tracing::info!(%peer, "not admitted: {error}");
-            let refused =
-                matches!(error, DoorError::Refused(_) | DoorError::Link(LinkError::RefusedPeer(_)));
+            let refused = matches!(error, DoorError::Refused(_) | DoorError::Link(LinkError::RefusedPeer(_)));
             let result = if refused { "refused" } else { "failed" };
             door.handshakes.count(result);
             door.refused.count(error.code());
