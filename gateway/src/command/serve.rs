@@ -25,7 +25,7 @@ use crate::{
     credentials::{Span, read_edge_key, read_secret_key},
     descriptors::DescriptorLimit,
     edge::{Certificates, DRAIN_TIME, Edge, EdgeOptions, HAND_OVER_TIME},
-    hub::{HubError, HubOptions, HubServer, SessionClosed, filing::SpoolHold},
+    hub::{HubError, HubOptions, HubServer, SessionClosed, TAKE_OVER_TIME, filing::SpoolHold},
     listen::{self, ListenError, Listening},
     operations::{Operations, Served},
     settle::{DEFAULT_INTERVAL, Poller},
@@ -79,10 +79,13 @@ pub(super) fn edge(args: EdgeArgs, source: Source, json: bool) -> anyhow::Result
             let file = source.read()?;
             let new = settings::edge(args.clone(), file.edge)?;
             let filter = source.log.of_file(file.log.as_deref())?;
-            if let Some(certificates) = &certificates {
-                certificates.reload()?;
-            }
+            let changed =
+                certificates.as_ref().map(|certificates| certificates.look()).transpose()?.flatten();
             source.log.change(filter)?;
+            // From here on nothing fails: all is changed, or nothing is.
+            if let (Some(certificates), Some(changed)) = (&certificates, changed) {
+                certificates.take(changed);
+            }
             control.change(new.settings);
             Ok(fixed.differences(&new.fixed))
         });
@@ -129,7 +132,7 @@ pub(super) fn hub(args: HubArgs, source: Source, json: bool) -> anyhow::Result<(
                 announce(address, fixed.operations, json)?;
                 let mut stop = stop.clone();
                 tokio::select! {
-                    hold = SpoolHold::take_over(&fixed.spool) => hold?,
+                    hold = SpoolHold::take_over(&fixed.spool, TAKE_OVER_TIME) => hold?,
                     () = stop.stopped() => return Ok(()),
                 }
             }

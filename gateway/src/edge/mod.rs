@@ -32,7 +32,7 @@ use tokio::{
     time::timeout,
 };
 
-pub use certificates::{CertificateError, Certificates, RELOAD_INTERVAL};
+pub use certificates::{CertificateError, Certificates, Changed, RELOAD_INTERVAL};
 pub use report::EdgeStatus;
 pub use settings::{EdgeControl, EdgeSettings, HAND_OVER_TIME};
 pub(crate) use slots::counted_address;

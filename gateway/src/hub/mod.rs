@@ -67,6 +67,9 @@ pub const DOOR_TIME: Duration = Duration::from_secs(10);
 pub const DRAIN_TIME: Duration = Duration::from_secs(30);
 /// How long receipts are filed after that. What is left is on the disk, and the next hub of this spool files it.
 const FILE_TIME: Duration = Duration::from_secs(10);
+/// How long a hub that takes over waits for the spool of the one before it, which has the two times above to give it back.
+pub const TAKE_OVER_TIME: Duration =
+    DRAIN_TIME.saturating_add(FILE_TIME).saturating_add(Duration::from_secs(10));
 /// How long a backbone may take from the welcome to the session's grant.
 pub const GRANT_TIME: Duration = Duration::from_secs(10);
 /// How long an end may take to sign a receipt. Longer than it takes the hub to find the path of an end silent to which it
