@@ -66,7 +66,7 @@ pub const DOOR_TIME: Duration = Duration::from_secs(10);
 /// How long sessions may take to finish once a stop was asked for.
 pub const DRAIN_TIME: Duration = Duration::from_secs(30);
 /// How long receipts are filed after that. What is left is on the disk, and the next hub of this spool files it.
-const FILE_TIME: Duration = Duration::from_secs(10);
+pub const FILE_TIME: Duration = Duration::from_secs(10);
 /// How long a hub that takes over waits for the spool of the one before it, which has the two times above to give it back.
 pub const TAKE_OVER_TIME: Duration =
     DRAIN_TIME.saturating_add(FILE_TIME).saturating_add(Duration::from_secs(10));
@@ -100,6 +100,8 @@ pub struct HubOptions {
     pub link: LinkOptions,
     /// How long sessions may take to finish once a stop was asked for; [`DRAIN_TIME`] but in tests.
     pub drain_time: Duration,
+    /// How long receipts are filed after that; [`FILE_TIME`] but in tests.
+    pub file_time: Duration,
     /// How long a backbone may take to send a session's grant; [`GRANT_TIME`] but in tests.
     pub grant_time: Duration,
     /// How long an end may take to sign a receipt; [`SIGN_TIME`] but in tests.
@@ -119,6 +121,7 @@ impl HubOptions {
             connections: SlotLimits::default().connections,
             link: LinkOptions::default(),
             drain_time: DRAIN_TIME,
+            file_time: FILE_TIME,
             grant_time: GRANT_TIME,
             sign_time: SIGN_TIME,
             filing: FilingTimes::default(),
@@ -161,6 +164,7 @@ pub struct HubServer {
     gate: Arc<Gate>,
     accept: SharedLimits,
     drain_time: Duration,
+    file_time: Duration,
 }
 
 /// What every connection of a hub needs.
@@ -212,9 +216,9 @@ impl HubServer {
             price: Mutex::default(),
             log,
         });
-        let HubOptions { accept, drain_time, .. } = options;
+        let HubOptions { accept, drain_time, file_time, .. } = options;
         let accept = SharedLimits::new(accept);
-        Ok(HubServer { listener, address, hub, hold, filer, ledger, gate, accept, drain_time })
+        Ok(HubServer { listener, address, hub, hold, filer, ledger, gate, accept, drain_time, file_time })
     }
 
     /// The address in use, with the port that the system chose if 0 was asked for.
@@ -235,7 +239,8 @@ impl HubServer {
     /// Serves until it is stopped. Then both ends of every session are told, final receipts are signed, and what the ledger
     /// does not take in time stays in the spool.
     pub async fn run(self, mut stop: Stop) {
-        let HubServer { listener, address: _, hub, hold, filer, ledger, gate, accept, drain_time } = self;
+        let HubServer { listener, address: _, hub, hold, filer, ledger, gate, accept, drain_time, file_time } =
+            self;
         let (filer_stopper, filer_stop) = switch();
         let filer = tokio::spawn(filer.run(filer_stop));
         let prices = tokio::spawn(watch_price(hub.clone(), ledger));
@@ -280,7 +285,7 @@ impl HubServer {
         drop(hub);
         filer_stopper.stop();
         let mut filer = filer;
-        match timeout(FILE_TIME, &mut filer).await {
+        match timeout(file_time, &mut filer).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!("filing receipts: {error}"),
             Err(_) => {
