@@ -257,6 +257,20 @@ async fn another_key_and_a_second_answer_to_one_challenge_are_refused() {
     assert_eq!(walks(&twice), Ok(2));
     link.send_bytes(twice).await;
     assert_eq!(link.refusal().await.code, RefusalCode::ReplayedAnswer);
+
+    // The operator reads the same codes.
+    for line in [
+        "kvasir_gateway_refused_total{reason=\"wrong_key\"} 2",
+        "kvasir_gateway_refused_total{reason=\"replayed_answer\"} 1",
+        "kvasir_gateway_handshakes_total{result=\"refused\"} 3",
+    ] {
+        patiently(async {
+            while !scene.served.metrics().lines().any(|found| found == line) {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use kvasir_wire::frame::{FrameError, HUB_STREAM, Kind, Lane};
 use kvasir_wire::id::SessionId;
-use kvasir_wire::limits::{MAX_MESSAGE_BYTES, MAX_REPLAY_BYTES};
+use kvasir_wire::limits::MAX_REPLAY_BYTES;
 use kvasir_wire::message::Ack;
 use kvasir_wire::replay::Replay;
 use kvasir_wire::schedule::{Outgoing, Scheduler};
@@ -20,6 +20,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tokio_tungstenite::tungstenite::Bytes;
 
+use super::kept::{BUDGET, Share, copied_if_small};
 use super::{Outbox, PONG_QUEUE_BYTES, Shared};
 use crate::error::LinkError;
 use crate::reader::MessageStream;
@@ -40,6 +41,8 @@ impl Standing {
 /// What a link keeps in order to go on over another connection.
 pub(crate) struct Resumable {
     replay: Replay<Bytes>,
+    /// What of all that is kept in this process is this link's.
+    share: Share,
     /// The session that began on it. Without one there is nothing to go on with.
     session: Option<SessionId>,
     /// At the hub: how long another connection is waited for. An end dials by itself, and knows when to stop.
@@ -56,7 +59,29 @@ impl Resumable {
     /// Nothing was sent yet, and `received` messages have come.
     pub(crate) fn new(received: u64, wait: Option<Duration>) -> Self {
         let replay = Replay::new(received, MAX_REPLAY_BYTES);
-        Resumable { replay, session: None, wait, why: None, writer: None, fresh: None }
+        let share = Share::of(&BUDGET);
+        Resumable { replay, share, session: None, wait, why: None, writer: None, fresh: None }
+    }
+
+    /// Keeps a message that is about to be written.
+    fn keep(&mut self, message: &Bytes) {
+        self.replay.push(copied_if_small(message));
+        self.replay.keep_at_most(self.share.most());
+        self.share.set(self.replay.kept_bytes());
+    }
+
+    /// The other side says how many messages it has.
+    fn acknowledge(&mut self, received: u64) -> Result<(), FrameError> {
+        self.replay.acknowledge(received)?;
+        self.share.set(self.replay.kept_bytes());
+        Ok(())
+    }
+
+    /// Another connection begins, and the other side says how many messages it has.
+    fn resume(&mut self, received: u64) -> Result<(), FrameError> {
+        self.replay.resume(received)?;
+        self.share.set(self.replay.kept_bytes());
+        Ok(())
     }
 }
 
@@ -74,7 +99,7 @@ impl Outbox {
         }
         let message = self.scheduler.next_message().map(Bytes::from).or_else(|| self.relays.pop())?;
         if let Some(resumable) = &mut self.resumable {
-            resumable.replay.push(kept(&message));
+            resumable.keep(&message);
         }
         Some(message)
     }
@@ -187,7 +212,7 @@ impl Shared {
         else {
             return Err(LinkError::Ended);
         };
-        resumable.replay.resume(received).map_err(FrameError::Replay)?;
+        resumable.resume(received)?;
         if let Some(writer) = resumable.writer.take() {
             writer.abort();
         }
@@ -246,7 +271,7 @@ impl Shared {
     /// Books what the other side says has come.
     pub(crate) fn acknowledged(&self, ack: Ack) -> Result<(), LinkError> {
         match &mut self.outbox().resumable {
-            Some(resumable) => Ok(resumable.replay.acknowledge(ack.received).map_err(FrameError::Replay)?),
+            Some(resumable) => Ok(resumable.acknowledge(ack.received)?),
             None => Err(LinkError::Unexpected {
                 found: "ack".to_owned(),
                 expected: "no count of messages, since the link was not admitted with one,",
@@ -283,24 +308,40 @@ fn tell(resumable: &mut Resumable, scheduler: &mut Scheduler) {
     }
 }
 
-/// A message that was read is a part of the buffer that it was read into. What is kept of a small one must not keep all of that,
-/// or what is kept would be many times what is counted.
-fn kept(message: &Bytes) -> Bytes {
-    if message.len() < MAX_MESSAGE_BYTES / 2 { Bytes::copy_from_slice(message) } else { message.clone() }
-}
-
 #[cfg(test)]
 mod tests {
+    use kvasir_wire::limits::MAX_MESSAGE_BYTES;
+
+    use super::super::kept::{Budget, KEPT_IN_ANY_CASE_BYTES};
     use super::*;
 
     #[test]
-    fn a_small_message_that_is_kept_lets_go_of_the_buffer_that_it_was_read_into() {
-        let buffer = Bytes::from(vec![7; MAX_MESSAGE_BYTES]);
-        let whole = buffer.as_ptr_range();
-        let small = kept(&buffer.slice(100..124));
-        assert_eq!(small, buffer.slice(100..124));
-        assert!(!whole.contains(&small.as_ptr()));
-        let large = kept(&buffer);
-        assert!(whole.contains(&large.as_ptr()), "a large one is not copied");
+    fn what_links_keep_whose_peers_acknowledge_nothing_has_a_bound_for_all_of_them_together() {
+        const BYTES: usize = 1024 * 1024;
+        static SMALL: Budget = Budget::of(BYTES);
+        let message = Bytes::from(vec![7; MAX_MESSAGE_BYTES]);
+        let mut links: Vec<Resumable> =
+            (0..8).map(|_| Resumable { share: Share::of(&SMALL), ..Resumable::new(0, None) }).collect();
+        for _ in 0..64 {
+            for link in &mut links {
+                link.keep(&message);
+            }
+        }
+        let kept: usize = links.iter().map(|link| link.replay.kept_bytes()).sum();
+        assert_eq!(SMALL.kept(), kept);
+        assert!(kept <= BYTES + links.len() * KEPT_IN_ANY_CASE_BYTES, "{kept}");
+        for link in &mut links {
+            assert!(link.resume(0).is_err(), "the oldest are given up");
+            link.resume(63).unwrap();
+            assert_eq!(link.replay.again(), Some(message.clone()), "and the latest is there");
+        }
+        let mut last = links.pop().unwrap();
+        drop(links);
+        for _ in 0..8 {
+            last.keep(&message);
+        }
+        assert!(last.replay.kept_bytes() >= 8 * MAX_MESSAGE_BYTES, "what the others kept is free again");
+        last.acknowledge(72).unwrap();
+        assert_eq!(SMALL.kept(), 0);
     }
 }
