@@ -237,7 +237,7 @@ fn a_ticket_in_the_wrong_hands_is_refused_and_both_are_told() {
     let answer = link.receive();
     assert_eq!(answer.kind, Kind::Refuse);
     assert_eq!(Refusal::decode(&answer.bytes).unwrap().code, RefusalCode::WrongKey);
-    wait_for_note(&scene.address, "handshake", "proof");
+    wait_for_note(&scene.address, "wrong_key", "the proof was not made");
 }
 
 #[test]
