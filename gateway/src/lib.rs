@@ -27,6 +27,7 @@ pub mod metrics;
 pub mod operations;
 mod page;
 pub mod secret_file;
+mod served_certificate;
 pub mod settle;
 pub mod stop;
 pub mod ticket_check;
