@@ -100,8 +100,28 @@ pub struct EdgeTable {
     pub max_accepts_per_second: Option<NonZeroU32>,
     /// Address of the operations listener; off without one.
     pub operations: Option<SocketAddr>,
+    /// A certificate by ACME instead of files, `[edge.acme]`.
+    pub acme: Option<AcmeTable>,
     /// Names whose connections go to backends, `[[edge.pass_through]]`.
     pub pass_through: Vec<Route>,
+}
+
+/// Table `[edge.acme]`; [`crate::acme::AcmeOptions`] checks it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AcmeTable {
+    /// Names of the certificate.
+    pub domains: Vec<String>,
+    /// E-mail addresses at which the server's operator reaches this one's.
+    pub contact: Vec<String>,
+    /// `production` or `staging`, which are Let's Encrypt's, or the address of a server's directory.
+    pub directory: Option<String>,
+    /// Folder of account and certificate.
+    pub cache: Option<PathBuf>,
+    /// Whether the server's terms of service are agreed to.
+    pub accept_terms: bool,
+    /// PEM file of the authorities that the server's own certificate is from.
+    pub directory_roots: Option<PathBuf>,
 }
 
 /// Table `[hub]`.
@@ -163,6 +183,8 @@ impl GatewayFile {
         let mut file: GatewayFile = toml::from_str(&text)
             .map_err(|error| ConfigError::Malformed { path: path.into(), detail: error.to_string() })?;
         let folder = path.parent().unwrap_or(Path::new(""));
+        let acme = file.edge.acme.iter_mut();
+        let acme = acme.flat_map(|acme| [&mut acme.cache, &mut acme.directory_roots]);
         for relative in [
             &mut file.edge.certificate,
             &mut file.edge.certificate_key,
@@ -174,6 +196,7 @@ impl GatewayFile {
             &mut file.settle.cursor,
         ]
         .into_iter()
+        .chain(acme)
         .flatten()
         {
             *relative = folder.join(&*relative);
@@ -229,6 +252,13 @@ mod tests {
         assert_eq!((routes[1].name.as_str(), routes[1].to.as_str()), ("hub.example", "10.0.0.2:7443"));
         fs::write(&path, format!("{one}proxy = true\n")).unwrap();
         assert!(GatewayFile::load(Some(&path)).unwrap_err().to_string().contains("proxy"));
+        let acme = "[edge.acme]\ndomains = [\"a.b\"]\ncache = \"acme\"\naccept_terms = true\n";
+        fs::write(&path, acme).unwrap();
+        let found = GatewayFile::load(Some(&path)).unwrap().edge.acme.unwrap();
+        assert_eq!(found.cache, Some(folder.path().join("acme")));
+        assert!(found.accept_terms && found.directory_roots.is_none() && found.domains == ["a.b"]);
+        fs::write(&path, format!("{acme}terms = true\n")).unwrap();
+        assert!(GatewayFile::load(Some(&path)).unwrap_err().to_string().contains("terms"));
         fs::write(&path, vec![b'#'; MAX_FILE_BYTES as usize + 1]).unwrap();
         assert!(matches!(GatewayFile::load(Some(&path)), Err(ConfigError::TooLarge { .. })));
         assert!(GatewayFile::load(Some(&folder.path().join("none"))).is_err());

@@ -4,6 +4,7 @@
 //! - [`edge`]: TLS, one request head, the ticket's MAC, then raw bytes both ways. It holds no signing key.
 //! - [`hub`]: ends the WebSocket, authenticates, pairs workers with backbones, relays their messages unchanged, counts
 //!   payload bytes by frame header, and files receipts that all three parties signed.
+//! - [`acme`]: the edge's certificate from an ACME server, proved on the edge's own port.
 //! - [`operations`]: metrics, readiness and status of either, on an address of its own.
 //! - [`settle`]: turns receipts into settlement notes, once each.
 //!
@@ -13,6 +14,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test that unwraps fails, which is what it should do
 
 pub mod accept;
+pub mod acme;
 pub mod certificate;
 pub mod command;
 pub mod config;
@@ -27,6 +29,7 @@ pub mod metrics;
 pub mod operations;
 mod page;
 pub mod secret_file;
+mod served_certificate;
 pub mod settle;
 pub mod stop;
 pub mod ticket_check;

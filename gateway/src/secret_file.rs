@@ -43,6 +43,11 @@ pub enum SecretFileError {
 
 /// Reads a text file that holds a secret; one that others may read is refused.
 pub fn read(path: &Path) -> Result<String, SecretFileError> {
+    read_up_to(path, MAX_SECRET_BYTES)
+}
+
+/// The same for a secret that may be as long as this.
+pub(crate) fn read_up_to(path: &Path, most: u64) -> Result<String, SecretFileError> {
     let unreadable = |source| SecretFileError::Unreadable { path: path.into(), source };
     #[cfg(unix)]
     {
@@ -53,9 +58,9 @@ pub fn read(path: &Path) -> Result<String, SecretFileError> {
             return Err(SecretFileError::Exposed { path: path.into(), mode });
         }
     }
-    read_regular_text(path, MAX_SECRET_BYTES).map_err(|source| match source.kind() {
+    read_regular_text(path, most).map_err(|source| match source.kind() {
         io::ErrorKind::FileTooLarge => {
-            let detail = format!("it is longer than {MAX_SECRET_BYTES} bytes");
+            let detail = format!("it is longer than {most} bytes");
             SecretFileError::Malformed { path: path.into(), what: "a secret", detail }
         }
         _ => unreadable(source),

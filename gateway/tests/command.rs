@@ -305,6 +305,68 @@ fn an_edge_with_names_and_no_certificate_starts_without_hub_and_keys() {
     assert!(error.contains("edge.pass_through") && error.contains("host:port"), "{error}");
 }
 
+#[test]
+fn a_certificate_by_acme_is_asked_for_whole_and_not_beside_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let edge = ["edge", "--hub", "127.0.0.1:1", "--network", "atlas", "--acme-domain", "a.example"];
+    let terms = "--acme-accept-terms";
+    let cases: [(&[&str], &str); 5] = [
+        (&[], terms),
+        (&[terms, "--certificate", "server.pem"], "asked for twice"),
+        (&[terms, "--acme-directory", "http://ca.example/directory"], "https://"),
+        (&[terms, "--acme-domain", "*.example"], "wildcard"),
+        (&[terms], "--edge-key"),
+    ];
+    for (more, words) in cases {
+        let output = run(folder, &[&edge[..], more].concat());
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && error.contains(words), "{more:?}: {error}");
+    }
+    let passed = "[[edge.pass_through]]\nname = \"a.example\"\nto = \"127.0.0.1:1\"\n";
+    std::fs::write(folder.join("gateway.toml"), passed).unwrap();
+    let output = run(folder, &[&edge[..], &[terms]].concat());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("passed through"), "{output:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_hangup_has_an_order_that_failed_tried_again_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    assert!(run(folder, &["edge-key", "edge.key"]).status.success());
+    let write = |name: &str| {
+        let file = format!(
+            "[edge]\nlisten = \"127.0.0.1:0\"\nhub = \"127.0.0.1:1\"\nnetwork = \"atlas\"\nedge_key = \"edge.key\"\n\
+             operations = \"127.0.0.1:0\"\n[edge.acme]\ndomains = [\"{name}\"]\ncache = \"acme\"\naccept_terms = true\n\
+             directory = \"https://127.0.0.1:1/directory\"\n"
+        );
+        std::fs::write(folder.join("gateway.toml"), file).unwrap();
+    };
+    write("a.example");
+    let mut edge =
+        gateway(folder, &["--json", "edge"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(edge.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let mut log = BufReader::new(edge.stderr.take().unwrap());
+    let pid = edge.id().to_string();
+    let hangup = || assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+
+    line_with(&mut log, &["WARN", "no certificate yet"]);
+    line_with(&mut log, &["ERROR", "no certificate was issued"]);
+    let ready = get(report["operations"].as_str().unwrap(), "/ready");
+    assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("no certificate yet"), "{ready}");
+    // By itself it would come after a minute at the soonest.
+    hangup();
+    line_with(&mut log, &["ERROR", "no certificate was issued"]);
+    write("b.example");
+    hangup();
+    line_with(&mut log, &["WARN", "edge.acme", "restart"]);
+    edge.kill().unwrap();
+    edge.wait().unwrap();
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_or_closed_standard_output_is_said_or_ends_quietly() {

@@ -49,6 +49,22 @@ fn every_service_is_confined_and_is_given_longer_to_stop_than_it_takes() {
 }
 
 #[test]
+fn an_edge_with_acme_keeps_what_it_is_issued_and_asks_for_no_files() {
+    let drop_in = fs::read_to_string(packaging("systemd/kvasir-edge.service.d/acme.conf")).unwrap();
+    let lines: Vec<&str> = drop_in.lines().collect();
+    let at =
+        |line: &str| lines.iter().position(|found| *found == line).unwrap_or_else(|| panic!("no {line}"));
+    // What the unit says is dropped before the edge's key is said again.
+    assert!(at("LoadCredential=") < at("LoadCredential=edge.key:/etc/kvasir/edge.key"));
+    assert!(unit("edge").contains("LoadCredential=edge.key:/etc/kvasir/edge.key\n"));
+    at("StateDirectory=kvasir-edge");
+    for name in ["KVASIR_GATEWAY_CERTIFICATE", "KVASIR_GATEWAY_CERTIFICATE_KEY"] {
+        let dropped = lines.iter().find_map(|line| line.strip_prefix("UnsetEnvironment=")).unwrap();
+        assert!(dropped.split(' ').any(|found| found == name), "{name}");
+    }
+}
+
+#[test]
 fn every_kernel_setting_has_a_reason_in_front_of_it() {
     let text = fs::read_to_string(packaging("sysctl/60-kvasir.conf")).unwrap();
     let mut settings = 0;

@@ -3,6 +3,7 @@
 //! A value comes from its flag, else from its `KVASIR_GATEWAY_*` variable, else from `gateway.toml`. Secrets are files. With
 //! `--json` a command prints JSON on standard output; everything else goes to standard error.
 
+mod acme;
 #[cfg(unix)]
 mod hand_over;
 #[cfg(not(unix))]
@@ -32,6 +33,7 @@ use crate::{
     credentials::{Lifetime, PublisherName, Span},
     edge::trusted::Network,
 };
+use acme::AcmeArgs;
 use logging::LogFilter;
 
 /// Edge, hub and settlement poller of a Kvasir network.
@@ -85,7 +87,9 @@ enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Example:\n  kvasir-gateway edge --listen 0.0.0.0:443 --network atlas --hub 10.0.0.2:7400 \\\n      \
-    --certificate tls/server.pem --certificate-key tls/server.key --edge-key edge.key\n\n\
+    --certificate tls/server.pem --certificate-key tls/server.key --edge-key edge.key\n  \
+    kvasir-gateway edge --listen 0.0.0.0:443 --network atlas --hub 10.0.0.2:7400 --edge-key edge.key \\\n      \
+    --acme-domain gateway.example --acme-contact ops@gateway.example --acme-accept-terms\n\n\
     Names whose connections go on to other servers, TLS as it is, stand in gateway.toml: [[edge.pass_through]]."
 )]
 struct EdgeArgs {
@@ -138,6 +142,8 @@ struct EdgeArgs {
     /// Address for GET /metrics, /ready, /status and /v1/status, of this machine or the LAN; off unless given
     #[arg(long, env = "KVASIR_GATEWAY_OPERATIONS", value_name = "ADDRESS:PORT")]
     operations: Option<SocketAddr>,
+    #[command(flatten)]
+    acme: AcmeArgs,
 }
 
 #[derive(Clone, Debug, Args)]

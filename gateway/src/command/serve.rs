@@ -18,13 +18,14 @@ use super::{
     hand_over::{HandOver, Watch},
     print_line,
     reload::Hangups,
-    settings::{self, EdgeSetup, HubSetup, network},
+    settings::{self, CertificateFrom, EdgeSetup, HubSetup, network},
 };
 use crate::{
+    acme::Acme,
     config::{ConfigError, needed},
     credentials::{Span, read_edge_key, read_secret_key},
     descriptors::DescriptorLimit,
-    edge::{Certificates, DRAIN_TIME, Edge, EdgeOptions, HAND_OVER_TIME},
+    edge::{CertificateSource, Certificates, DRAIN_TIME, Edge, EdgeOptions, HAND_OVER_TIME},
     hub::{HubError, HubOptions, HubServer, SessionClosed, TAKE_OVER_TIME, filing::SpoolHold},
     listen::{self, ListenError, Listening},
     operations::{Operations, Served},
@@ -43,7 +44,10 @@ pub(super) fn edge(args: EdgeArgs, source: Source, json: bool) -> anyhow::Result
     let EdgeSetup { fixed, settings } = settings::edge(args.clone(), file.edge)?;
     let own = match &fixed.own {
         Some(own) => {
-            let certificates = Certificates::load(&own.certificate, &own.certificate_key)?;
+            let certificates: CertificateSource = match &own.certificate {
+                CertificateFrom::Files { certificate, key } => Certificates::load(certificate, key)?.into(),
+                CertificateFrom::Acme(options) => Acme::open(options.clone())?.into(),
+            };
             Some((read_edge_key(&own.edge_key)?, certificates))
         }
         None => {
@@ -79,12 +83,11 @@ pub(super) fn edge(args: EdgeArgs, source: Source, json: bool) -> anyhow::Result
             let file = source.read()?;
             let new = settings::edge(args.clone(), file.edge)?;
             let filter = source.log.of_file(file.log.as_deref())?;
-            let changed =
-                certificates.as_ref().map(|certificates| certificates.look()).transpose()?.flatten();
+            let changed = certificates.as_ref().map(CertificateSource::look).transpose()?.flatten();
             source.log.change(filter)?;
             // From here on nothing fails: all is changed, or nothing is.
-            if let (Some(certificates), Some(changed)) = (&certificates, changed) {
-                certificates.take(changed);
+            if let Some(certificates) = &certificates {
+                certificates.reload(changed);
             }
             control.change(new.settings);
             Ok(fixed.differences(&new.fixed))

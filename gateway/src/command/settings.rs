@@ -3,14 +3,16 @@
 use std::{
     net::SocketAddr,
     num::{NonZeroU32, NonZeroUsize},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
+use anyhow::bail;
 use kvasir_wire::ticket::check_network;
 
 use super::{EdgeArgs, HubArgs};
 use crate::{
     accept::{ACCEPTS_PER_SECOND, AcceptLimits},
+    acme::AcmeOptions,
     config::{EdgeTable, HubTable, needed},
     edge::{
         EdgeSettings, SlotLimits,
@@ -43,9 +45,38 @@ pub(super) struct EdgeFixed {
 pub(super) struct EdgeOwn {
     pub(super) hub: String,
     pub(super) network: String,
-    pub(super) certificate: PathBuf,
-    pub(super) certificate_key: PathBuf,
+    pub(super) certificate: CertificateFrom,
     pub(super) edge_key: PathBuf,
+}
+
+/// Where its certificate is from.
+#[derive(Clone)]
+pub(super) enum CertificateFrom {
+    Files { certificate: PathBuf, key: PathBuf },
+    Acme(AcmeOptions),
+}
+
+impl EdgeOwn {
+    fn certificate(&self) -> Option<&Path> {
+        match &self.certificate {
+            CertificateFrom::Files { certificate, .. } => Some(certificate),
+            CertificateFrom::Acme(_) => None,
+        }
+    }
+
+    fn certificate_key(&self) -> Option<&Path> {
+        match &self.certificate {
+            CertificateFrom::Files { key, .. } => Some(key),
+            CertificateFrom::Acme(_) => None,
+        }
+    }
+
+    fn acme(&self) -> Option<&AcmeOptions> {
+        match &self.certificate {
+            CertificateFrom::Files { .. } => None,
+            CertificateFrom::Acme(options) => Some(options),
+        }
+    }
 }
 
 impl EdgeFixed {
@@ -56,11 +87,12 @@ impl EdgeFixed {
             ("edge.listen", self.listen == other.listen),
             ("edge.hub", own.map(|own| &own.hub) == others.map(|own| &own.hub)),
             ("edge.network", own.map(|own| &own.network) == others.map(|own| &own.network)),
-            ("edge.certificate", own.map(|own| &own.certificate) == others.map(|own| &own.certificate)),
+            ("edge.certificate", own.and_then(EdgeOwn::certificate) == others.and_then(EdgeOwn::certificate)),
             (
                 "edge.certificate_key",
-                own.map(|own| &own.certificate_key) == others.map(|own| &own.certificate_key),
+                own.and_then(EdgeOwn::certificate_key) == others.and_then(EdgeOwn::certificate_key),
             ),
+            ("edge.acme", own.and_then(EdgeOwn::acme) == others.and_then(EdgeOwn::acme)),
             ("edge.edge_key", own.map(|own| &own.edge_key) == others.map(|own| &own.edge_key)),
             ("edge.operations", self.operations == other.operations),
         ])
@@ -100,35 +132,53 @@ impl HubFixed {
     }
 }
 
-fn differences(keys: [(&'static str, bool); 7]) -> Vec<&'static str> {
+fn differences<const COUNT: usize>(keys: [(&'static str, bool); COUNT]) -> Vec<&'static str> {
     keys.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
 }
 
 /// Puts an edge's settings together. With names to pass through and no certificate it ends no TLS, and needs no hub.
 pub(super) fn edge(args: EdgeArgs, file: EdgeTable) -> anyhow::Result<EdgeSetup> {
     let pass_through = Routes::new(file.pass_through)?;
+    let acme = args.acme.over(file.acme)?;
     let certificates = [&args.certificate, &file.certificate, &args.certificate_key, &file.certificate_key];
-    let passes_only = !pass_through.is_empty() && certificates.iter().all(|path| path.is_none());
-    let own = if passes_only {
+    let no_files = certificates.iter().all(|path| path.is_none());
+    let own = if !pass_through.is_empty() && no_files && acme.is_none() {
         None
     } else {
+        if !no_files && acme.is_some() {
+            bail!(
+                "a certificate is asked for twice, from files (certificate, certificate_key) and by ACME (acme): leave one \
+                 out of flags, environment and gateway.toml"
+            );
+        }
+        if let Some(name) = acme.iter().flat_map(AcmeOptions::domains).find(|name| pass_through.has(name)) {
+            bail!(
+                "edge.acme.domains has {name}, which is passed through: whoever is to prove it would reach the backend, not \
+                 this edge"
+            );
+        }
         Some(EdgeOwn {
             hub: needed(args.hub, file.hub, "--hub", "KVASIR_GATEWAY_HUB", "edge.hub")?,
             network: network(args.network, file.network, "edge.network")?,
-            certificate: needed(
-                args.certificate,
-                file.certificate,
-                "--certificate",
-                "KVASIR_GATEWAY_CERTIFICATE",
-                "edge.certificate",
-            )?,
-            certificate_key: needed(
-                args.certificate_key,
-                file.certificate_key,
-                "--certificate-key",
-                "KVASIR_GATEWAY_CERTIFICATE_KEY",
-                "edge.certificate_key",
-            )?,
+            certificate: match acme {
+                Some(options) => CertificateFrom::Acme(options),
+                None => CertificateFrom::Files {
+                    certificate: needed(
+                        args.certificate,
+                        file.certificate,
+                        "--certificate (or --acme-domain)",
+                        "KVASIR_GATEWAY_CERTIFICATE",
+                        "edge.certificate",
+                    )?,
+                    key: needed(
+                        args.certificate_key,
+                        file.certificate_key,
+                        "--certificate-key",
+                        "KVASIR_GATEWAY_CERTIFICATE_KEY",
+                        "edge.certificate_key",
+                    )?,
+                },
+            },
             edge_key: edge_key(args.edge_key, file.edge_key, "edge.edge_key")?,
         })
     };

@@ -1,7 +1,7 @@
 //! The edge's certificate: read from PEM files, and read again when they change, without touching a session.
 //!
 //! A changed file that cannot be used (half written, key and certificate apart) leaves the one in use in place and says so
-//! in the log. The private key never leaves this module but into the TLS library.
+//! in the log.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,15 +10,19 @@ use std::{
 };
 
 use kvasir_ledger::files::read_regular;
+use kvasir_link::unix_now;
 use rustls::{
     ServerConfig,
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+
+use crate::served_certificate::{ServedCertificate, Unusable};
 
 /// Most bytes of a certificate or key file.
 const MAX_PEM_BYTES: u64 = 1 << 20;
+/// What workers speak inside TLS.
+pub(super) const HTTP: &[u8] = b"http/1.1";
 /// How often the files are looked at.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -68,7 +72,7 @@ pub struct Changed(Current);
 
 #[derive(Debug)]
 struct Current {
-    certified: Arc<CertifiedKey>,
+    served: ServedCertificate,
     /// The bytes that were read, to see a change by content: times lie on copies and on coarse clocks.
     seen: (Vec<u8>, Vec<u8>),
 }
@@ -77,11 +81,11 @@ impl Certificates {
     /// Reads a certificate chain and its private key, both PEM, and checks that they belong together.
     pub fn load(certificate_path: &Path, key_path: &Path) -> Result<Arc<Self>, CertificateError> {
         let seen = (read(certificate_path)?, read(key_path)?);
-        let certified = Arc::new(certified_key(certificate_path, key_path, &seen)?);
+        let served = served(certificate_path, key_path, &seen)?;
         Ok(Arc::new(Certificates {
             certificate_path: certificate_path.into(),
             key_path: key_path.into(),
-            current: RwLock::new(Current { certified, seen }),
+            current: RwLock::new(Current { served, seen }),
         }))
     }
 
@@ -102,8 +106,8 @@ impl Certificates {
         if self.current.read().unwrap_or_else(PoisonError::into_inner).seen == seen {
             return Ok(None);
         }
-        let certified = Arc::new(certified_key(&self.certificate_path, &self.key_path, &seen)?);
-        Ok(Some(Changed(Current { certified, seen })))
+        let served = served(&self.certificate_path, &self.key_path, &seen)?;
+        Ok(Some(Changed(Current { served, seen })))
     }
 
     /// From now on this certificate is in use.
@@ -136,25 +140,39 @@ impl Certificates {
         }
     }
 
-    /// The TLS configuration of the edge: TLS 1.3 only, `http/1.1` by ALPN, stateless session tickets so that a herd of
-    /// reconnects is cheap, no early data (it can be replayed).
+    /// The TLS configuration of an edge that serves it.
     pub fn server_config(self: &Arc<Self>) -> Result<Arc<ServerConfig>, CertificateError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_no_client_auth()
-            .with_cert_resolver(self.clone());
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        config.ticketer = rustls::crypto::ring::Ticketer::new()?;
-        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
-        config.max_early_data_size = 0;
-        Ok(Arc::new(config))
+        server_config(self.clone(), &[HTTP])
     }
+
+    /// Seconds until the one in use expires, where that can be read.
+    pub(super) fn seconds_left(&self) -> Option<i64> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        current.served.validity().map(|validity| validity.seconds_left(unix_now()))
+    }
+}
+
+/// The TLS configuration of the edge: TLS 1.3 only, stateless session tickets so that a herd of reconnects is cheap, no early
+/// data (it can be replayed). Of `protocols` (ALPN) the first that a client offers is agreed on.
+pub(super) fn server_config(
+    resolver: Arc<dyn ResolvesServerCert>,
+    protocols: &[&[u8]],
+) -> Result<Arc<ServerConfig>, CertificateError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_no_client_auth()
+        .with_cert_resolver(resolver);
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    config.ticketer = rustls::crypto::ring::Ticketer::new()?;
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    config.max_early_data_size = 0;
+    Ok(Arc::new(config))
 }
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current.read().unwrap_or_else(PoisonError::into_inner).certified.clone())
+        Some(self.current.read().unwrap_or_else(PoisonError::into_inner).served.certified())
     }
 }
 
@@ -166,38 +184,28 @@ fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
     })
 }
 
-fn certified_key(
+fn served(
     certificate_path: &Path,
     key_path: &Path,
     (certificate, key): &(Vec<u8>, Vec<u8>),
-) -> Result<CertifiedKey, CertificateError> {
-    let unusable =
-        |path: &Path, what, detail: String| CertificateError::Unusable { path: path.into(), what, detail };
-    let chain = CertificateDer::pem_slice_iter(certificate)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| unusable(certificate_path, "certificate", error.to_string()))?;
-    if chain.is_empty() {
-        return Err(unusable(certificate_path, "certificate", "no CERTIFICATE section".into()));
-    }
-    let key = PrivateKeyDer::from_pem_slice(key)
-        .map_err(|error| unusable(key_path, "private key", error.to_string()))?;
-    let signing = rustls::crypto::ring::sign::any_supported_type(&key)
-        .map_err(|error| unusable(key_path, "private key", error.to_string()))?;
-    let certified = CertifiedKey::new(chain, signing);
-    certified.keys_match().map_err(|error| {
-        unusable(
-            key_path,
-            "private key",
-            format!("it does not belong to {}: {error}", certificate_path.display()),
-        )
-    })?;
-    Ok(certified)
+) -> Result<ServedCertificate, CertificateError> {
+    ServedCertificate::from_pem(certificate, key).map_err(|unusable| {
+        let (path, what, detail) = match unusable {
+            Unusable::Certificate(detail) => (certificate_path, "certificate", detail),
+            Unusable::Key(detail) => (key_path, "private key", detail),
+        };
+        CertificateError::Unusable { path: path.into(), what, detail }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::certificate::{Names, make};
+
+    fn in_use_by(certificates: &Certificates) -> Arc<CertifiedKey> {
+        certificates.current.read().unwrap().served.certified()
+    }
 
     #[test]
     fn a_changed_certificate_is_used_and_a_broken_one_is_not() {
@@ -212,17 +220,14 @@ mod tests {
         let newer = make(other.path(), &names, false).unwrap();
         std::fs::copy(&newer.certificate, &paths.certificate).unwrap();
         assert!(certificates.reload().is_err(), "a certificate without its key is refused");
-        let in_use = certificates.current.read().unwrap().certified.clone();
+        let in_use = in_use_by(&certificates);
         std::fs::copy(&newer.key, &paths.key).unwrap();
         let changed = certificates.look().unwrap().unwrap();
-        assert_eq!(
-            in_use.cert,
-            certificates.current.read().unwrap().certified.cert,
-            "looking changes nothing"
-        );
+        assert_eq!(in_use.cert, in_use_by(&certificates).cert, "looking changes nothing");
         certificates.take(changed);
         assert!(!certificates.reload().unwrap(), "that is in use already");
-        assert_ne!(in_use.cert, certificates.current.read().unwrap().certified.cert);
+        assert_ne!(in_use.cert, in_use_by(&certificates).cert);
+        assert!(certificates.seconds_left().unwrap() > 0);
 
         std::fs::write(&paths.certificate, "-----BEGIN CERTIFICATE-----\nAAAA").unwrap();
         assert!(certificates.reload().is_err());

@@ -26,6 +26,7 @@ use super::{
     trusted::TrustedPeers,
 };
 use crate::{
+    acme::PROTOCOL,
     http_head::{HeadError, RequestHead},
     http_refusal::HttpRefusal,
     ticket_check,
@@ -84,6 +85,10 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAd
             let (server, to) = (route.name.as_str(), route.to.as_str());
             tracing::info!(%peer, client = %from, server, to, end, error, forward, backward, seconds, "passed through");
         }
+        Joined::Challenge => {
+            door.handshakes.count("acme_challenge");
+            tracing::info!(%peer, client = %from, "a challenge of an ACME server was answered");
+        }
     }
 }
 
@@ -93,6 +98,8 @@ enum Joined {
     Session(Box<TlsStream<Replayed<TcpStream>>>, TcpStream),
     /// One whose TLS ends at a backend.
     Passed(Passed),
+    /// An ACME server's, which has seen what it came for.
+    Challenge,
 }
 
 /// Bytes between a worker and the hub, to the end of it.
@@ -167,6 +174,11 @@ async fn join(
         Routed::Passed(passed) => return Ok(Joined::Passed(passed)),
     };
     let mut client = TlsAcceptor::from(own.config.clone()).accept(stream).await.map_err(NotJoined::Tls)?;
+    if client.get_ref().1.alpn_protocol() == Some(PROTOCOL) {
+        // The handshake was the answer. Nothing is said inside, and nothing that comes is looked at.
+        refuse(&mut client, b"").await;
+        return Ok(Joined::Challenge);
+    }
     let joined = match RequestHead::read(&mut client).await {
         Ok(head) => match forwarded(shared, &head, slot, from) {
             Ok(()) => join_hub(shared, own, &head, slot).await,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 
-use super::splice::SpliceMeter;
+use super::{source::CertificateSource, splice::SpliceMeter};
 use crate::metrics::{DoorMetrics, Label, Register};
 
 /// The edge's figures.
@@ -18,6 +18,8 @@ pub(super) struct EdgeMetrics {
     /// What every splice with a backend adds to.
     pub(super) passed: SpliceMeter,
     passed_open: Gauge,
+    /// Nothing where the edge ends no TLS.
+    certificate_seconds_left: Option<Gauge>,
 }
 
 /// A connection that is passed through. Dropping it ends it, once.
@@ -31,7 +33,8 @@ impl Drop for OpenPassage {
 }
 
 impl EdgeMetrics {
-    pub(super) fn new() -> Arc<Self> {
+    /// `certificates` where the edge ends TLS.
+    pub(super) fn new(certificates: Option<&CertificateSource>) -> Arc<Self> {
         let mut register = Register::new();
         let door = DoorMetrics::new(&mut register);
         let bytes: Family<Label, Counter> = register.add(
@@ -56,7 +59,31 @@ impl EdgeMetrics {
             "Connections passed through to backends, open now",
             Gauge::default(),
         );
-        Arc::new(EdgeMetrics { register, door, splice, passed, passed_open })
+        let certificate_seconds_left: Option<Gauge> = certificates.map(|_| {
+            register.add(
+                "certificate_seconds_left",
+                "Seconds until the certificate expires, below zero behind it; 0 also where there is none",
+                Gauge::default(),
+            )
+        });
+        if let Some(acme) = certificates.and_then(CertificateSource::acme) {
+            let figures = acme.figures().clone();
+            register.add("acme_issued", "Certificates that the ACME server issued", figures.issued);
+            register.add("acme_failed", "Orders that brought no certificate", figures.failed);
+            register.add(
+                "acme_last_failure_timestamp_seconds",
+                "When the last order failed, in unix seconds; 0: it succeeded, or there was none",
+                figures.last_failure,
+            );
+        }
+        Arc::new(EdgeMetrics { register, door, splice, passed, passed_open, certificate_seconds_left })
+    }
+
+    /// Brings what is asked for only now up to date.
+    pub(super) fn look(&self, certificates: Option<&CertificateSource>) {
+        if let (Some(gauge), Some(certificates)) = (&self.certificate_seconds_left, certificates) {
+            gauge.set(certificates.seconds_left().unwrap_or(0));
+        }
     }
 
     /// A connection is passed through; until the guard is dropped.

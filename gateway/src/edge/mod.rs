@@ -14,6 +14,7 @@ mod replayed;
 mod report;
 mod settings;
 mod slots;
+mod source;
 mod splice;
 pub mod trusted;
 
@@ -37,6 +38,7 @@ pub use report::EdgeStatus;
 pub use settings::{EdgeControl, EdgeSettings, HAND_OVER_TIME};
 pub(crate) use slots::counted_address;
 pub use slots::{Cap, Gate, Slot, SlotLimits};
+pub use source::CertificateSource;
 pub use splice::{SpliceEnd, SpliceLimits, SpliceMeter, Spliced, splice, splice_metered};
 
 use crate::{
@@ -116,7 +118,6 @@ impl EdgeOptions {
 pub struct Edge {
     listener: TcpListener,
     address: SocketAddr,
-    certificates: Option<Arc<Certificates>>,
     shared: Arc<Shared>,
 }
 
@@ -140,6 +141,7 @@ struct Shared {
 /// What it takes to be the end of TLS, and to let workers to the hub.
 struct OwnTls {
     config: Arc<ServerConfig>,
+    certificates: CertificateSource,
     edge_key: EdgeKey,
 }
 
@@ -165,7 +167,7 @@ impl Edge {
     pub async fn bind(
         options: EdgeOptions,
         edge_key: EdgeKey,
-        certificates: Arc<Certificates>,
+        certificates: impl Into<CertificateSource>,
     ) -> Result<Self, EdgeError> {
         let listener = listen::bind(options.listen, &options.congestion)?;
         Edge::over(listener, options, edge_key, certificates)
@@ -176,10 +178,11 @@ impl Edge {
         listener: TcpListener,
         options: EdgeOptions,
         edge_key: EdgeKey,
-        certificates: Arc<Certificates>,
+        certificates: impl Into<CertificateSource>,
     ) -> Result<Self, EdgeError> {
-        let own = OwnTls { config: certificates.server_config()?, edge_key };
-        Ok(Edge { certificates: Some(certificates), ..Edge::assemble(listener, options, Some(own))? })
+        let certificates = certificates.into();
+        let own = OwnTls { config: certificates.server_config()?, certificates, edge_key };
+        Edge::assemble(listener, options, Some(own))
     }
 
     /// As [`Edge::bind`], for an edge that ends no TLS: what asks for none of the options' names is refused with an alert.
@@ -195,6 +198,7 @@ impl Edge {
 
     fn assemble(listener: TcpListener, options: EdgeOptions, own: Option<OwnTls>) -> Result<Self, EdgeError> {
         let address = listen::local_address(&listener)?;
+        let metrics = EdgeMetrics::new(own.as_ref().map(|own| &own.certificates));
         let shared = Shared {
             own,
             accept: SharedLimits::new(options.accept),
@@ -204,10 +208,10 @@ impl Edge {
             gate: Gate::new(options.slots),
             passing: Arc::default(),
             drain_time: Mutex::new(options.drain_time),
-            metrics: EdgeMetrics::new(),
+            metrics,
             options,
         };
-        Ok(Edge { listener, address, certificates: None, shared: Arc::new(shared) })
+        Ok(Edge { listener, address, shared: Arc::new(shared) })
     }
 
     /// The address in use, with the port that the system chose if 0 was asked for.
@@ -227,9 +231,9 @@ impl Edge {
 
     /// Serves until it is stopped, then lets sessions go on for the drain time and ends them.
     pub async fn run(self, mut stop: Stop) {
-        let Edge { listener, address: _, certificates, shared } = self;
+        let Edge { listener, address: _, shared } = self;
         let mut connections = JoinSet::new();
-        let watcher = certificates.map(|certificates| tokio::spawn(certificates.watch()));
+        let watcher = shared.own.as_ref().map(|own| tokio::spawn(own.certificates.clone().keep()));
         let mut doorkeeper = Doorkeeper::new(shared.accept.clone());
         loop {
             tokio::select! {

@@ -110,6 +110,11 @@ impl Routes {
         self.0.is_empty()
     }
 
+    /// Whether a name is passed through; it is in lower case.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
     /// Where a name goes; it is in lower case.
     fn find(&self, name: &str) -> Option<&Arc<Route>> {
         self.0.get(name)
@@ -342,6 +347,7 @@ mod tests {
         let routes = Routes::new(vec![route("Hub.Example", "10.0.0.2:7443"), route("b.example", "[::1]:1")]);
         let routes = routes.unwrap();
         assert_eq!(routes.find("hub.example").unwrap().to, "10.0.0.2:7443");
+        assert!(routes.has("hub.example") && !routes.has("example"));
         assert!(routes.find("example").is_none() && routes.find("a.hub.example").is_none());
         assert!(Routes::new(Vec::new()).unwrap().is_empty());
         let twice = Routes::new(vec![route("a.b", "c:1"), route("A.B", "d:1")]).unwrap_err();

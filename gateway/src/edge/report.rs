@@ -5,10 +5,10 @@ use std::sync::Arc;
 use maud::html;
 use serde::Serialize;
 
-use super::Shared;
+use super::{CertificateSource, Shared};
 use crate::{
     operations::Served,
-    page::{Tile, page, tiles},
+    page::{Tile, page, span, tiles},
     stop::Stop,
 };
 
@@ -33,6 +33,12 @@ pub struct EdgeStatus {
     pub bytes_to_hub: u64,
     /// Bytes moved to workers since the start.
     pub bytes_to_worker: u64,
+    /// Seconds until the certificate expires, below zero behind it; nothing where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_seconds_left: Option<i64>,
+    /// Why the last order of a certificate by ACME failed, unless it succeeded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_failure: Option<String>,
 }
 
 /// What an edge tells.
@@ -44,6 +50,10 @@ pub(super) struct EdgeReport {
 impl EdgeReport {
     pub(super) fn new(shared: Arc<Shared>, stop: Stop) -> Self {
         EdgeReport { shared, stop }
+    }
+
+    fn certificates(&self) -> Option<&CertificateSource> {
+        self.shared.own.as_ref().map(|own| &own.certificates)
     }
 
     fn report(&self) -> EdgeStatus {
@@ -59,6 +69,8 @@ impl EdgeReport {
             accepted: metrics.door.accepts.get(),
             bytes_to_hub: metrics.splice.forward.get(),
             bytes_to_worker: metrics.splice.backward.get(),
+            certificate_seconds_left: self.certificates().and_then(CertificateSource::seconds_left),
+            certificate_failure: self.certificates().and_then(CertificateSource::last_failure),
         }
     }
 }
@@ -67,13 +79,14 @@ impl Served for EdgeReport {
     fn metrics(&self) -> String {
         let metrics = &self.shared.metrics;
         metrics.door.look(self.shared.gate.counts(), self.shared.accept.get().descriptors);
+        metrics.look(self.certificates());
         metrics.text()
     }
 
     fn ready(&self) -> Result<(), String> {
         match self.stop.is_stopped() {
             true => Err("it is stopping: sessions may finish, new connections are not taken".into()),
-            false => Ok(()),
+            false => self.certificates().map_or(Ok(()), CertificateSource::ready),
         }
     }
 
@@ -93,6 +106,15 @@ impl Served for EdgeReport {
                 Tile::bytes("To the hub", report.bytes_to_hub),
                 Tile::bytes("To workers", report.bytes_to_worker),
             ]))
+            @if let Some(left) = report.certificate_seconds_left {
+                @match u64::try_from(left) {
+                    Ok(left) => p.soft { "The certificate holds for another " (span(left)) "." },
+                    Err(_) => p { "The certificate has expired." },
+                }
+            }
+            @if let Some(failure) = &report.certificate_failure {
+                p { "The last order of a certificate failed: " (failure) }
+            }
             p.soft {
                 "The edge does not look into sessions. Who is connected, and why somebody was refused behind it, is on the "
                 "hub's page."

@@ -83,7 +83,8 @@ pub struct Running {
 }
 
 impl Running {
-    fn start(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Running {
+    /// Starts it in a folder with these arguments; the variables' values are files of the folder.
+    pub fn start(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir-gateway"));
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("KVASIR_")) {
             command.env_remove(name);
