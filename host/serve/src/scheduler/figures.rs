@@ -37,8 +37,8 @@ pub struct Figures {
     pub blocked: Duration,
     /// Time that passes waited for experts, summed over passes: what is beyond `blocked` was covered by computing.
     pub waited: Duration,
-    /// Calls to experts by how long they waited: call number i took less than 2^i microseconds, and no less than half of
-    /// it; the last one holds all that is longer.
+    /// Calls to experts by how long they were waited for: bucket i counts those of less than 2^i microseconds and no less
+    /// than half of it, the last one all that are longer.
     pub call_waits: [u64; WAIT_BUCKETS],
 }
 

@@ -3,9 +3,10 @@
 //!
 //! For S sequences in W waves of S / W rows, a pass computes for C and waits for its experts for R in all, both learnt as
 //! lines over the rows of a pass. A wave's pass takes at least C + R, and W passes take at least W * C of the one thread
-//! that computes: all S sequences take a step in `max(W * C, C + R)`. The W with the least of it is chosen, the smallest
-//! where several are as good. That leaves out what more waves do to those who are waited for, so a step up that made
-//! things slower is taken back and not tried again for a while.
+//! that computes. What of R grows with rows is their way over the link and through the worker, one after the other
+//! whatever the waves: at least r * S. So all S sequences take a step in `max(W * C, C + R, r * S)`. The W with the least
+//! of it is chosen, the smallest where several are as good. More waves may still cost those who are waited for more than
+//! that, so a step up that made things slower is taken back and not tried again for a while.
 
 use std::time::Duration;
 
@@ -135,9 +136,10 @@ impl Policy {
 /// The smallest number of waves, at most `most`, with which all `sequences` take a step in about the least time.
 /// `compute` and `wait` give seconds for a pass of so many rows.
 fn best(sequences: usize, most: usize, compute: impl Fn(f64) -> f64, wait: impl Fn(f64) -> f64) -> usize {
+    let through = wait(sequences as f64) - wait(0.0);
     let step = |waves: usize| {
         let rows = sequences as f64 / waves as f64;
-        (waves as f64 * compute(rows)).max(compute(rows) + wait(rows))
+        (waves as f64 * compute(rows)).max(compute(rows) + wait(rows)).max(through)
     };
     let least = (1..=most).map(step).fold(f64::INFINITY, f64::min);
     (1..=most).find(|&waves| step(waves) <= least * AS_GOOD).unwrap_or(1)
@@ -177,6 +179,12 @@ mod tests {
     fn a_wait_that_nothing_covers_is_waited_for_together() {
         assert_eq!(best(64, 16, line(0.010, 0.0), line(1.0, 0.0)), 1);
         assert_eq!(best(1, 1, line(0.001, 0.0), line(1.0, 0.0)), 1);
+    }
+
+    #[test]
+    fn a_worker_that_is_busy_all_the_time_needs_no_more_waves() {
+        // 64 rows take it 128 ms, computing here and the round trip are nearly nothing: two waves keep it busy.
+        assert_eq!(best(64, 16, line(0.0, 0.0001), line(0.005, 0.002)), 2);
     }
 
     fn pass(rows: u64, wait: u64) -> Measured {
