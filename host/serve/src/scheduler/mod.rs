@@ -7,6 +7,7 @@
 mod figures;
 mod line;
 mod memory;
+mod options;
 mod policy;
 mod text;
 mod waves;
@@ -24,33 +25,14 @@ use text::Text;
 use waves::{Turn, Waves};
 
 pub use figures::{Figures, WAIT_BUCKETS};
+pub use options::{SchedulerOptions, WaveOptions};
 pub use text::{End, Reader, Request};
-pub use waves::WaveOptions;
 
 /// How long the thread waits for experts before it looks who came and who left.
 const WAIT: Duration = Duration::from_millis(2);
 
 /// Bounds of what a client is told to wait before it comes again.
 const RETRY_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-
-/// How a scheduler works.
-#[derive(Debug, Clone, Copy)]
-pub struct SchedulerOptions {
-    /// How waves are made.
-    pub waves: WaveOptions,
-    /// Texts that may wait while as many are written as may be.
-    pub queue: usize,
-}
-
-impl SchedulerOptions {
-    /// Texts that may wait by default.
-    pub const QUEUE: usize = 256;
-
-    /// The usual ones, with so much memory for texts and passes.
-    pub fn new(memory: u64) -> SchedulerOptions {
-        SchedulerOptions { waves: WaveOptions::new(memory), queue: SchedulerOptions::QUEUE }
-    }
-}
 
 /// Why a text is not taken. Nothing of it is kept.
 #[derive(Debug, Error)]
@@ -136,7 +118,7 @@ impl Scheduler {
         experts: E,
         options: SchedulerOptions,
     ) -> std::io::Result<Scheduler> {
-        let options = SchedulerOptions { waves: options.waves.bounded(), ..options };
+        let options = options.bounded();
         let shared = Arc::new(Shared::default());
         let waves = Waves::new(Arc::clone(&backbone), experts, options.waves);
         let thread = {
@@ -182,6 +164,11 @@ impl Scheduler {
     pub fn figures(&self) -> Figures {
         let intake = self.shared.intake();
         Figures { waiting: intake.waiting.len(), ..intake.figures }
+    }
+
+    /// Tokens that prompt and text may have together.
+    pub fn context_limit(&self) -> usize {
+        self.backbone.context_limit()
     }
 
     /// Whether texts are taken.

@@ -20,8 +20,8 @@ pub struct Request {
     pub sampler: SamplerOptions,
 }
 
-/// Whoever reads a text. Called on the thread that computes everybody's: it must not wait. A reader that is dropped
-/// without an end learns so that its text was given up.
+/// Whoever reads a text. Called on the thread that computes everybody's: it must not wait, nor call its scheduler. A
+/// reader that is dropped without an end learns so that its text was given up.
 pub trait Reader: Send {
     /// So much of the prompt was read.
     fn read(&mut self, done: usize, of: usize) {

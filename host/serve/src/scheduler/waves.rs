@@ -19,52 +19,9 @@ use kvasir_backbone::{
 
 use super::figures::Figures;
 use super::memory::Memory;
+use super::options::WaveOptions;
 use super::policy::{Measured, Policy, Since};
 use super::text::{Feed, Text};
-
-/// How waves are made.
-#[derive(Debug, Clone, Copy)]
-pub struct WaveOptions {
-    /// Rows of prompts that one pass reads at most, all its texts together; it changes no bit. At least 1, and at most
-    /// half of [`MAX_ROWS`].
-    pub prefill_rows: usize,
-    /// Passes under way at most, at least 1.
-    pub waves: usize,
-    /// Texts written at once at most, at least 1.
-    pub texts: usize,
-    /// Bytes that texts and passes may take.
-    pub memory: u64,
-}
-
-impl WaveOptions {
-    /// Rows of prompts in a pass by default: enough that a layer's experts see several rows each, few enough that the
-    /// texts beside them are not held up for long.
-    pub const PREFILL_ROWS: usize = 128;
-    /// Passes under way by default, at most.
-    pub const WAVES: usize = 16;
-    /// Texts at once by default, at most.
-    pub const TEXTS: usize = 256;
-
-    /// The usual ones, with so much memory for texts and passes.
-    pub fn new(memory: u64) -> WaveOptions {
-        WaveOptions {
-            prefill_rows: WaveOptions::PREFILL_ROWS,
-            waves: WaveOptions::WAVES,
-            texts: WaveOptions::TEXTS,
-            memory,
-        }
-    }
-
-    /// With every number within its bounds.
-    pub(super) fn bounded(self) -> WaveOptions {
-        WaveOptions {
-            prefill_rows: self.prefill_rows.clamp(1, MAX_ROWS / 2),
-            waves: self.waves.max(1),
-            texts: self.texts.max(1),
-            ..self
-        }
-    }
-}
 
 /// What a turn was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
