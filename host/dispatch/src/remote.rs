@@ -117,11 +117,15 @@ impl Experts for RemoteExperts {
             }
             let now = Instant::now();
             self.give_up_overdue(now);
+            // Before the deadline is looked at: somebody who never waits, because there is always something else to
+            // compute, must get this machine's share all the same.
+            match self.compute_one_here() {
+                Some(Ok(())) => continue,
+                Some(Err((call, error))) => return Ok(Progress::Failed { call, error }),
+                None => {}
+            }
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return Ok(Progress::Pending);
-            }
-            if self.compute_one_here()? {
-                continue;
             }
             let until = self.next_deadline().into_iter().chain(deadline).min();
             let wait = until.map_or(LONGEST_WAIT, |until| until.saturating_duration_since(now));
@@ -266,18 +270,15 @@ impl RemoteExperts {
         }
     }
 
-    /// Computes the oldest call's share of this machine, if there is one.
-    fn compute_one_here(&mut self) -> Result<bool, ExpertsError> {
-        let Some((&id, open)) = self.open.iter_mut().find(|(_, open)| !open.here.is_empty()) else {
-            return Ok(false);
-        };
+    /// Computes the oldest call's share of this machine, if there is one. A call that fails is over.
+    fn compute_one_here(&mut self) -> Option<Result<(), (CallId, ExpertsError)>> {
+        let (&id, open) = self.open.iter_mut().find(|(_, open)| !open.here.is_empty())?;
         let pieces = std::mem::take(&mut open.here);
         let done = open.compute(pieces, self.local.as_mut(), self.shared.hidden);
-        if let Err(error) = done {
+        Some(done.map_err(|error| {
             self.cancel(id);
-            return Err(error);
-        }
-        Ok(true)
+            (id, error)
+        }))
     }
 
     fn take_completed(&mut self) -> Option<Completed> {
