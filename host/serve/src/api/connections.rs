@@ -171,10 +171,9 @@ async fn turn_away(mut stream: TcpStream) {
 
 /// Reads on until the client is done, without keeping anything.
 async fn throw_away(stream: &mut (impl tokio::io::AsyncRead + Unpin)) {
-    let mut rest = stream.take(LINGER_BYTES);
-    let thrown_away = tokio::io::copy(&mut rest, &mut tokio::io::sink());
+    let (mut rest, mut nowhere) = (stream.take(LINGER_BYTES), tokio::io::sink());
     // However it ends, the connection does.
-    let _ = tokio::time::timeout(LINGER, thrown_away).await;
+    let _ = tokio::time::timeout(LINGER, tokio::io::copy(&mut rest, &mut nowhere)).await;
 }
 
 /// An answer's body; as long as it is there, its connection is busy.

@@ -82,7 +82,7 @@ async function send(text) {
           first = first || performance.now();
           const log = at('log');
           const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-          line.append(more);
+          line.append(line.textContent ? more : more.trimStart());
           if (follows) log.scrollTop = log.scrollHeight;
         }
         reason = choice.finish_reason || reason;
