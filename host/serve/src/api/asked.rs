@@ -202,8 +202,12 @@ fn refuse_what_the_sampler_has_not(fields: &mut Fields) -> Result<(), ApiError> 
 }
 
 fn refuse_what_completions_have_not(fields: &mut Fields, choices: usize) -> Result<(), ApiError> {
-    fields.neutral("echo", |value| value == &Value::Bool(false), "the prompt is not repeated")?;
-    fields.neutral("suffix", |value| value == "", "the model writes forwards alone")?;
+    fields.neutral("echo", |value| value.as_bool() == Some(false), "the prompt is not repeated")?;
+    fields.neutral(
+        "suffix",
+        |value| value.as_str().is_some_and(str::is_empty),
+        "the model writes forwards alone",
+    )?;
     fields.neutral(
         "best_of",
         |value| value.as_u64() == Some(choices as u64),

@@ -30,7 +30,7 @@ impl Fields {
                 format!("We could not parse the JSON body of your request: {error}"),
             )
         };
-        match serde_json::from_slice(body).map_err(not_json)? {
+        match serde_json::from_slice::<Value>(body).map_err(not_json)? {
             Value::Object(mut fields) => {
                 fields.retain(|_, value| !value.is_null());
                 Ok(Fields(fields))
@@ -119,12 +119,11 @@ impl Fields {
         is_neutral: impl FnOnce(&Value) -> bool,
         why: &str,
     ) -> Result<(), ApiError> {
-        match self.take(name) {
-            Some(value) if !is_neutral(&value) => {
-                Err(ApiError::unsupported(name, format!("`{name}` is {}: {why}", shown(&value))))
-            }
-            _ => Ok(()),
+        let Some(value) = self.take(name) else { return Ok(()) };
+        if is_neutral(&value) {
+            return Ok(());
         }
+        Err(ApiError::unsupported(name, format!("`{name}` is {}: {why}", shown(&value))))
     }
 
     /// Refuses what was not taken.

@@ -42,7 +42,7 @@ impl Metrics {
     /// Registers them beside what `registry` holds.
     pub(super) fn new(mut registry: Registry) -> Metrics {
         let api = registry.sub_registry_with_prefix(PREFIX);
-        // From a millisecond to a quarter of an hour.
+        // From a millisecond to nine minutes.
         let seconds = || Histogram::new(exponential_buckets(0.001, 2.0, 20));
         let requests = add(
             api,
