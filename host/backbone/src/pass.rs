@@ -296,6 +296,11 @@ impl Pass {
         self.asked.iter().map(|asked| asked.call)
     }
 
+    /// The layer at hand, counted from 0: the one whose calls are in flight.
+    pub fn layer(&self) -> usize {
+        self.layer
+    }
+
     /// Rows of the members that are in it.
     pub fn rows(&self) -> usize {
         self.count

@@ -37,29 +37,51 @@ pub struct Figures {
     pub blocked: Duration,
     /// Time that passes waited for experts, summed over passes: what is beyond `blocked` was covered by computing.
     pub waited: Duration,
-    /// Calls to experts by how long they were waited for: bucket i counts those of less than 2^i microseconds and no less
-    /// than half of it, the last one all that are longer.
-    pub call_waits: [u64; WAIT_BUCKETS],
+    /// How long calls to experts were waited for.
+    pub call_waits: Waits,
 }
 
-/// Buckets of [`Figures::call_waits`]: the last begins at 34 seconds.
+/// Buckets of [`Waits`]: the last begins at 34 seconds.
 pub const WAIT_BUCKETS: usize = 27;
 
-impl Figures {
+/// How long calls were waited for, counted by powers of two.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Waits {
+    counts: [u64; WAIT_BUCKETS],
+    total: Duration,
+}
+
+impl Waits {
     /// Takes in that a call was waited for.
-    pub(super) fn count_wait(&mut self, wait: Duration) {
+    pub(super) fn count(&mut self, wait: Duration) {
         let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         let bucket = (u64::BITS - micros.leading_zeros()) as usize;
-        self.call_waits[bucket.min(WAIT_BUCKETS - 1)] += 1;
+        self.counts[bucket.min(WAIT_BUCKETS - 1)] += 1;
+        self.total = self.total.saturating_add(wait);
+    }
+
+    /// Bucket i counts the calls of less than 2^i microseconds and no less than half of it, the last one all that are
+    /// longer.
+    pub fn counts(&self) -> &[u64; WAIT_BUCKETS] {
+        &self.counts
+    }
+
+    /// Calls in all.
+    pub fn calls(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// All waits together.
+    pub fn total(&self) -> Duration {
+        self.total
     }
 
     /// An upper bound of the wait that `hundredths` of a hundred calls do not exceed, to a factor of two; zero where there
     /// was no call.
-    pub fn call_wait(&self, hundredths: u64) -> Duration {
-        let calls: u64 = self.call_waits.iter().sum();
-        let rank = (calls.saturating_mul(hundredths)).div_ceil(100).max(1);
+    pub fn at(&self, hundredths: u64) -> Duration {
+        let rank = (self.calls().saturating_mul(hundredths)).div_ceil(100).max(1);
         let mut seen = 0;
-        let bucket = self.call_waits.iter().position(|count| {
+        let bucket = self.counts.iter().position(|count| {
             seen += count;
             seen >= rank
         });
@@ -73,16 +95,17 @@ mod tests {
 
     #[test]
     fn waits_are_counted_by_powers_of_two() {
-        let mut figures = Figures::default();
-        assert_eq!(figures.call_wait(50), Duration::ZERO);
+        let mut waits = Waits::default();
+        assert_eq!(waits.at(50), Duration::ZERO);
         for micros in [0, 1, 900, 1000, 1023, 1024] {
-            figures.count_wait(Duration::from_micros(micros));
+            waits.count(Duration::from_micros(micros));
         }
-        figures.count_wait(Duration::from_secs(3600));
-        assert_eq!(figures.call_waits[..2], [1, 1]);
-        assert_eq!(figures.call_waits[10..12], [3, 1]);
-        assert_eq!(figures.call_waits[WAIT_BUCKETS - 1], 1);
-        assert_eq!(figures.call_wait(50), Duration::from_micros(1024));
-        assert_eq!(figures.call_wait(100), Duration::from_micros(1 << 26));
+        waits.count(Duration::from_secs(3600));
+        assert_eq!(waits.counts()[..2], [1, 1]);
+        assert_eq!(waits.counts()[10..12], [3, 1]);
+        assert_eq!(waits.counts()[WAIT_BUCKETS - 1], 1);
+        assert_eq!((waits.calls(), waits.total().as_secs()), (7, 3600));
+        assert_eq!(waits.at(50), Duration::from_micros(1024));
+        assert_eq!(waits.at(100), Duration::from_micros(1 << 26));
     }
 }

@@ -22,9 +22,9 @@ use thiserror::Error;
 
 use memory::Memory;
 use text::Text;
-use waves::{Turn, Waves};
+use waves::{LayerWaits, Turn, Waves};
 
-pub use figures::{Figures, WAIT_BUCKETS};
+pub use figures::{Figures, WAIT_BUCKETS, Waits};
 pub use options::{SchedulerOptions, WaveOptions};
 pub use text::{End, Reader, Request};
 
@@ -76,6 +76,7 @@ pub struct Scheduler {
     /// With nothing taken: what a text needs, and what there is.
     memory: Memory,
     options: SchedulerOptions,
+    layer_waits: Arc<LayerWaits>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -121,13 +122,14 @@ impl Scheduler {
         let options = options.bounded();
         let shared = Arc::new(Shared::default());
         let waves = Waves::new(Arc::clone(&backbone), experts, options.waves);
+        let layer_waits = waves.layer_waits();
         let thread = {
             let shared = Arc::clone(&shared);
             let work = move || run(&shared, waves);
             std::thread::Builder::new().name("kvasir-waves".to_owned()).spawn(work)?
         };
         let memory = Memory::new(&backbone, options.waves.memory, options.waves.prefill_rows);
-        Ok(Scheduler { shared, backbone, memory, options, thread: Some(thread) })
+        Ok(Scheduler { shared, backbone, memory, options, layer_waits, thread: Some(thread) })
     }
 
     /// Takes a text into the queue; `reader` is told what becomes of it.
@@ -164,6 +166,11 @@ impl Scheduler {
     pub fn figures(&self) -> Figures {
         let intake = self.shared.intake();
         Figures { waiting: intake.waiting.len(), ..intake.figures }
+    }
+
+    /// How long the calls of each layer were waited for, by layer.
+    pub fn layer_waits(&self) -> Vec<Waits> {
+        self.layer_waits.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Tokens that prompt and text may have together.

@@ -10,14 +10,14 @@
 //! all the others while the first one waits.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvasir_backbone::{
     Backbone, CallId, Completed, Experts, ExpertsError, MAX_ROWS, Outcome, Pass, Progress, Step,
 };
 
-use super::figures::Figures;
+use super::figures::{Figures, Waits};
 use super::memory::Memory;
 use super::options::WaveOptions;
 use super::policy::{Measured, Policy, Since};
@@ -53,7 +53,11 @@ pub(super) struct Waves<E: Experts> {
     /// Tokens and rows of prompts at the latest decision.
     counted: (u64, u64),
     figures: Figures,
+    layer_waits: Arc<LayerWaits>,
 }
+
+/// How long the calls of each layer were waited for: what the thread counts and others read.
+pub(super) type LayerWaits = Mutex<Vec<Waits>>;
 
 /// A pass under way.
 struct Flight {
@@ -79,6 +83,7 @@ impl<E: Experts> Waves<E> {
         let options = options.bounded();
         let memory = Memory::new(&backbone, options.memory, options.prefill_rows);
         let figures = Figures { memory_limit: memory.budget(), ..Figures::default() };
+        let layers = backbone.model().config().layers as usize;
         Waves {
             backbone,
             experts,
@@ -93,7 +98,13 @@ impl<E: Experts> Waves<E> {
             since: Instant::now(),
             counted: (0, 0),
             figures,
+            layer_waits: Arc::new(Mutex::new(vec![Waits::default(); layers])),
         }
+    }
+
+    /// Where the waits of each layer are counted.
+    pub(super) fn layer_waits(&self) -> Arc<LayerWaits> {
+        Arc::clone(&self.layer_waits)
     }
 
     /// Whether a text may join now.
@@ -181,7 +192,11 @@ impl<E: Experts> Waves<E> {
                 let wait = asked.elapsed().saturating_sub(computed);
                 flight.wait += wait;
                 self.figures.waited += wait;
-                self.figures.count_wait(wait);
+                self.figures.call_waits.count(wait);
+                let mut layers = self.layer_waits.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(waits) = layers.get_mut(flight.pass.layer()) {
+                    waits.count(wait);
+                }
             }
             self.ready.push_back(flight.name);
         }
