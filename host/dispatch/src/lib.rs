@@ -29,5 +29,5 @@ pub use latency::{Deadlines, Percentiles};
 pub use options::{DEFAULT_RESULT_BYTES, GrantTerms, KeepOptions, SwarmError, SwarmOptions};
 pub use placement::{ExpertAddress, Placement};
 pub use remote::{ProbeSwitch, RemoteExperts};
-pub use statistics::{RecordStatistics, Statistics, WorkerStatistics};
-pub use swarm::Swarm;
+pub use statistics::{RecordStatistics, Statistics, WorkerState, WorkerStatistics};
+pub use swarm::{Swarm, Watcher};

@@ -5,7 +5,7 @@
 //! deadline needs too, so books and callers can never disagree.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use crate::outstanding::{Arrival, Awaited, Outstanding, Sent};
 use crate::placement::ExpertAddress;
 use crate::records::Keeping;
 use crate::split::{Answer, Part};
-use crate::statistics::WorkerStatistics;
+use crate::statistics::{WorkerState, WorkerStatistics};
 
 /// What callers and the session's task share.
 pub(crate) struct Session {
@@ -206,8 +206,12 @@ impl Session {
     /// Nobody waits for a call any more; the worker is told. False if it was answered already, and then the answer is in
     /// its caller's channel.
     pub(crate) fn give_up(&self, number: u64, late: bool) -> bool {
-        if !self.state().calls.give_up(number, late) {
-            return false;
+        {
+            let mut state = self.state();
+            if !state.calls.give_up(number, late) {
+                return false;
+            }
+            state.numbers.missed += u64::from(late);
         }
         if let Some(stream) = stream_of_call(number) {
             let cancel = Cancel { streams: vec![stream] };
@@ -280,14 +284,44 @@ impl Session {
         }
     }
 
-    /// Its counters, and its latest latencies in microseconds.
-    pub(crate) fn statistics(&self) -> (WorkerStatistics, Vec<u32>) {
-        let state = self.state();
-        let micros = state.latency.latest_micros().to_vec();
-        let mut numbers = state.numbers.clone();
-        numbers.experts = state.held.len();
+    /// Its counters, and its latest latencies in microseconds. `bytes` is the length of an expert's weights.
+    pub(crate) fn statistics(&self, bytes: impl Fn(ExpertAddress) -> u64) -> (WorkerStatistics, Vec<u32>) {
+        let is_whole = self.link.is_whole();
+        let (mut numbers, micros, held) = {
+            let state = self.state();
+            let mut numbers = state.numbers.clone();
+            numbers.state = state.standing(is_whole);
+            let held: Vec<ExpertAddress> = state.held.iter().copied().collect();
+            (numbers, state.latency.latest_micros().to_vec(), held)
+        };
+        let mut layers: BTreeMap<u16, u32> = BTreeMap::new();
+        for &(layer, _) in &held {
+            *layers.entry(layer).or_default() += 1;
+        }
+        numbers.experts = held.len();
+        numbers.holds = layers.into_iter().collect();
+        numbers.held_bytes = held.into_iter().map(bytes).fold(0, u64::saturating_add);
         numbers.latency = Percentiles::of(micros.clone());
         (numbers, micros)
+    }
+}
+
+impl State {
+    /// Where the session stands, given whether this side's connection is there.
+    fn standing(&self, is_whole: bool) -> WorkerState {
+        if self.ended.is_some() {
+            WorkerState::Ended
+        } else if self.draining {
+            WorkerState::Draining
+        } else if self.worker_away || !is_whole {
+            WorkerState::Away
+        } else if self.calls.late_since().is_some() {
+            WorkerState::Late
+        } else if self.held.len() + self.not_held.len() < self.assigned.len() {
+            WorkerState::Joining
+        } else {
+            WorkerState::Serving
+        }
     }
 }
 

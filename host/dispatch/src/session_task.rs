@@ -233,6 +233,7 @@ impl SessionTask {
             state.numbers.bytes_down += bytes.len() as u64;
             if accepted {
                 state.numbers.accepted += 1;
+                state.numbers.rows += sent.rows;
             } else {
                 state.numbers.excluded += 1;
             }

@@ -60,6 +60,39 @@ impl Statistics {
     }
 }
 
+/// Where a session with a worker stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum WorkerState {
+    /// It does not hold yet what it was assigned.
+    #[default]
+    Joining,
+    /// It is asked.
+    Serving,
+    /// It owes an answer that nobody waits for any more, and is asked nothing until it has given it.
+    Late,
+    /// Its connection or this side's is gone, and may come back.
+    Away,
+    /// It is asked nothing more, and ends in order.
+    Draining,
+    /// The session is over.
+    Ended,
+}
+
+impl WorkerState {
+    /// A word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            WorkerState::Joining => "joining",
+            WorkerState::Serving => "serving",
+            WorkerState::Late => "late",
+            WorkerState::Away => "away",
+            WorkerState::Draining => "draining",
+            WorkerState::Ended => "ended",
+        }
+    }
+}
+
 /// Counters of one session with one worker.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WorkerStatistics {
@@ -73,12 +106,22 @@ pub struct WorkerStatistics {
     pub class: &'static str,
     /// Whether the session stands.
     pub connected: bool,
+    /// Where it stands now.
+    pub state: WorkerState,
     /// Experts it holds for this backbone.
     pub experts: usize,
+    /// The same by layer, ascending: the layer, and how many of its experts.
+    pub holds: Vec<(u16, u32)>,
+    /// Bytes of the weights that it holds.
+    pub held_bytes: u64,
     /// Calls sent to it.
     pub calls: u64,
     /// Results of it that were accepted.
     pub accepted: u64,
+    /// Rows of those: the hidden vectors that were sent for them.
+    pub rows: u64,
+    /// Calls that it did not answer by their deadline.
+    pub missed: u64,
     /// Results of it that do not count: late, refused, wrong.
     pub excluded: u64,
     /// What it said when it last refused a call.

@@ -126,6 +126,11 @@ impl Swarm {
         self.shared.statistics()
     }
 
+    /// Looks at the counters from elsewhere, also when the swarm has ended.
+    pub fn watcher(&self) -> Watcher {
+        Watcher(Arc::clone(&self.shared))
+    }
+
     /// Ends in order: no new calls, answers of open ones are awaited, every session gets its final receipt. What does not
     /// end within the options' `finish_timeout` is cut off. Gives the final counters.
     pub fn finish(mut self) -> Statistics {
@@ -165,6 +170,17 @@ impl Swarm {
             runtime.shutdown_timeout(RUNTIME_GRACE);
         }
         statistics
+    }
+}
+
+/// Looks at a swarm's counters; cheap to clone.
+#[derive(Clone)]
+pub struct Watcher(Arc<Shared>);
+
+impl Watcher {
+    /// The counters so far.
+    pub fn statistics(&self) -> Statistics {
+        self.0.statistics()
     }
 }
 
@@ -384,7 +400,7 @@ impl Shared {
         let mut statistics = self.statistics.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut micros = Vec::new();
         for session in &sessions {
-            let (numbers, latest) = session.statistics();
+            let (numbers, latest) = session.statistics(|address| self.blob_bytes(address));
             statistics.remote_calls += numbers.calls;
             statistics.accepted += numbers.accepted;
             statistics.bytes_up += numbers.bytes_up;

@@ -10,4 +10,6 @@
 
 pub mod api;
 pub mod batched;
+pub mod engine_figures;
 pub mod scheduler;
+pub mod swarm_view;
