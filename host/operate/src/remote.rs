@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kvasir_backbone::{Experts, LayerIndex};
-use kvasir_dispatch::{Deadlines, KeepOptions, Placement, ProbeSwitch, Swarm, SwarmOptions};
+use kvasir_backbone::LayerIndex;
+use kvasir_dispatch::{Deadlines, KeepOptions, Placement, RemoteExperts, Swarm, SwarmOptions, Watcher};
 use kvasir_wire::id::PluginDigest;
 use kvasir_wire::ticket::Ticket;
 use serde::Serialize;
@@ -149,7 +149,7 @@ impl LayerSelection {
     }
 }
 
-/// A backbone's membership in a swarm, for one `kvasir run`.
+/// A backbone's membership in a swarm, for one `kvasir run` or `kvasir serve`.
 pub struct Membership(Swarm);
 
 impl Membership {
@@ -192,11 +192,14 @@ impl Membership {
         Ok(Membership(swarm))
     }
 
-    /// Routed experts, computed by the workers, and here where they fail; and the switch that makes their calls probes.
-    pub fn experts(&self, local: &Local) -> (Box<dyn Experts>, ProbeSwitch) {
-        let experts = self.0.experts(Box::new(local.experts()));
-        let switch = experts.probe_switch();
-        (Box::new(experts), switch)
+    /// Routed experts, computed by the workers, and here where they fail.
+    pub fn experts(&self, local: &Local) -> RemoteExperts {
+        self.0.experts(Box::new(local.experts()))
+    }
+
+    /// Looks at what the workers do.
+    pub fn watcher(&self) -> Watcher {
+        self.0.watcher()
     }
 
     /// Leave in order, with final receipts. `tokens` were generated, and so many passes of probes computed in so much time.

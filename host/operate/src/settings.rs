@@ -12,6 +12,7 @@ use serde::Deserialize;
 use crate::choices::{AcceptChoice, DeviceChoice, IsolationChoice};
 use crate::files;
 use crate::probes::{ProbeOptions, ProbeRate};
+use crate::serve::ServeSettings;
 
 /// The settings file may not be larger: it is read whole.
 const SETTINGS_BYTES_MAX: u64 = 64 * 1024;
@@ -22,7 +23,7 @@ const CHECKOUT_MODEL: &str = "models/atlas/atlas-q4_k_m.gguf";
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SettingsFile {
-    /// Model that `run`, `bench` and `inspect` take where none is named.
+    /// Model that `run`, `serve`, `bench` and `inspect` take where none is named.
     pub model: Option<PathBuf>,
     /// Package of the expert kernel; none means the active one of those installed.
     pub plugin: Option<PathBuf>,
@@ -34,7 +35,7 @@ pub struct SettingsFile {
     pub device: Option<DeviceChoice>,
     /// In which process `worker` runs kernels: `process` or `none`.
     pub isolation: Option<IsolationChoice>,
-    /// The loosest class of results that `run` accepts from workers: `exact` or `tolerance`.
+    /// The loosest class of results that `run` and `serve` accept from workers: `exact` or `tolerance`.
     pub accept: Option<AcceptChoice>,
     /// Folder for the records of probes that `run` mixes in; none means that it mixes none in.
     pub probes: Option<PathBuf>,
@@ -42,8 +43,11 @@ pub struct SettingsFile {
     pub probe_rate: Option<ProbeRate>,
     /// Prompts for probes instead of the bundled ones, one a line.
     pub probe_prompts: Option<PathBuf>,
-    /// Folder for the records of all calls of `run`, for its owner's own replay.
+    /// Folder for the records of all calls of `run` and `serve`, for its owner's own replay.
     pub keep_rows: Option<PathBuf>,
+    /// What `serve` is told.
+    #[serde(default)]
+    pub serve: ServeSettings,
 }
 
 /// Folders and defaults of this user.
@@ -140,6 +144,11 @@ impl Settings {
             prompts: told.prompts.or_else(|| self.file.probe_prompts.clone()),
             rows: told.rows.or_else(|| self.file.keep_rows.clone()),
         }
+    }
+
+    /// What the settings file says of `serve`.
+    pub fn serve(&self) -> &ServeSettings {
+        &self.file.serve
     }
 
     /// The loosest class of results that is accepted from workers.

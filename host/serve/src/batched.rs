@@ -24,9 +24,14 @@ impl Batched {
         Batched { scheduler, end_of_text, swarm }
     }
 
-    /// The scheduler, to be stopped and finished.
+    /// The scheduler.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// Takes no new texts, and waits for the end of those that somebody reads. Gives the last figures.
+    pub fn finish(self) -> Figures {
+        self.scheduler.finish()
     }
 }
 
@@ -87,7 +92,9 @@ impl Reader for Teller {
 
 fn refused(refused: NotTaken) -> Refused {
     match refused {
-        NotTaken::QueueFull { waiting, limit, retry_after } => Refused::QueueFull { waiting, limit, retry_after },
+        NotTaken::QueueFull { waiting, limit, retry_after } => {
+            Refused::QueueFull { waiting, limit, retry_after }
+        }
         NotTaken::NoMemory { tokens, needed, limit } => Refused::NoMemory { tokens, needed, limit },
         NotTaken::Stopping => Refused::Stopping,
         // Requests were checked before; what is left is ours.

@@ -64,11 +64,8 @@ impl Told<'_> {
         self.counter("rows", "Rows of finished passes; by passes, the rows of a call", figures.rows)?;
         self.counter("prompt_rows", "Rows of prompts among them", figures.prompt_rows)?;
         self.counter("engine_tokens", "Tokens that the engine wrote", figures.tokens)?;
-        let texts = [
-            ("finished", figures.finished),
-            ("cancelled", figures.cancelled),
-            ("failed", figures.failed),
-        ];
+        let texts =
+            [("finished", figures.finished), ("cancelled", figures.cancelled), ("failed", figures.failed)];
         self.counters("texts", "Texts by how they ended in the engine", "result", &texts)?;
         let seconds = |time: Duration| time.as_secs_f64();
         self.counter("computing_seconds", "Time that the engine computed", seconds(figures.computing))?;
