@@ -243,6 +243,7 @@ impl Shared {
         {
             waves.join(text);
         }
+        waves.count_cancelled(unwanted.len());
         intake.figures = waves.figures();
         intake.pace = pace.look(intake.figures.finished);
         let goes_on = match intake.state {

@@ -118,6 +118,11 @@ impl<E: Experts> Waves<E> {
         self.line.push_back(text);
     }
 
+    /// Takes in that texts were given up before they joined.
+    pub(super) fn count_cancelled(&mut self, texts: usize) {
+        self.figures.cancelled += texts as u64;
+    }
+
     /// Texts that are being written.
     pub(super) fn texts(&self) -> usize {
         self.line.len() + self.flights.iter().map(|flight| flight.riders.len()).sum::<usize>()
