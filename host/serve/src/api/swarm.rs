@@ -24,7 +24,7 @@ pub struct SwarmReport {
 pub struct SwarmWorker {
     /// Its key, or the beginning of it.
     pub name: String,
-    /// A word for its state: `serving`, `joining`, `draining`, `ejected`, `quarantined`, `gone`.
+    /// A word for its state: `joining`, `serving`, `late`, `away`, `draining`, `ejected`, `quarantined`, `gone`.
     pub state: String,
     /// Why, where it does not serve.
     pub why: Option<String>,
