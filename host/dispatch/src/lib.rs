@@ -1,4 +1,4 @@
-//! The backbone's side of a swarm: sessions with workers, placement, deadlines, failover, books.
+//! The backbone's side of a swarm: sessions with workers, placement, deadlines, failover, checks, books.
 //!
 //! [`Swarm`] keeps a control link to the hub and a data link for every worker; [`RemoteExperts`] answers a backbone's
 //! calls through them and computes here whatever workers miss, so that tokens never change. The layers are not in here
@@ -10,6 +10,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test that unwraps fails, which is what it should do
 
 mod books;
+mod check;
 mod control;
 mod latency;
 mod options;
@@ -25,6 +26,7 @@ mod split;
 mod statistics;
 mod swarm;
 
+pub use check::{Verify, VerifyTextError};
 pub use latency::{Deadlines, Percentiles};
 pub use options::{DEFAULT_RESULT_BYTES, GrantTerms, KeepOptions, SwarmError, SwarmOptions};
 pub use placement::{ExpertAddress, Placement};

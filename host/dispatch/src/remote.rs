@@ -2,8 +2,8 @@
 //!
 //! A call is dealt out when it is submitted and put together when its parts have come. A part whose deadline passes,
 //! whose worker is lost or refuses, or whose answer cannot be right in form, is computed here instead: so the sums are
-//! the same bits whatever happens to workers. What this cannot notice is a worker that answers well-formed wrong
-//! numbers; that is what replay and receipts are for.
+//! the same bits whatever happens to workers. A worker that answers well-formed wrong numbers is found out where its
+//! answer is drawn for a check (`check.rs`); for the rest there are replay and receipts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use kvasir_backbone::{Call, CallId, Completed, Experts, ExpertsError, Pick, Progress, call_blocking};
 use kvasir_experts::{ExpertRows, combine, group};
 
+use crate::check::{Check, recompute};
 use crate::outstanding::{Arrival, Failure};
 use crate::session::Session;
 use crate::split::{Answer, Part, split};
@@ -57,6 +58,8 @@ struct Open {
     parts: Vec<PartState>,
     /// Groups to compute here, from the start or because a worker failed: (group, its rows).
     here: Vec<Piece>,
+    /// Answers that are used once they were computed again.
+    checks: Vec<Check>,
 }
 
 /// Work for this machine.
@@ -187,8 +190,15 @@ impl RemoteExperts {
             }
         }
         let here = plan.local.iter().map(|&index| Piece::Rows(index, 0..groups[index].rows.len())).collect();
-        let mut open =
-            Open { call, groups, values: vec![0.0; rows * hidden], offsets, parts: Vec::new(), here };
+        let mut open = Open {
+            call,
+            groups,
+            values: vec![0.0; rows * hidden],
+            offsets,
+            parts: Vec::new(),
+            here,
+            checks: Vec::new(),
+        };
         for part in plan.parts {
             let ask = |session: &Arc<Session>| {
                 let expert_rows = part.expert_rows();
@@ -229,8 +239,14 @@ impl RemoteExperts {
         // The call may have been cancelled, the part may have been given up: then nobody waits for it.
         let Some(open) = self.open.get_mut(&arrival.call) else { return };
         let Some(state) = open.parts.get_mut(arrival.part) else { return };
-        let PartState::Waiting { part, .. } = std::mem::replace(state, PartState::Done) else { return };
+        let PartState::Waiting { part, session, wire_call, .. } = std::mem::replace(state, PartState::Done)
+        else {
+            return;
+        };
         match arrival.outcome {
+            Ok(values) if self.shared.draws_check(&session) => {
+                open.checks.push(Check { part, session, wire_call, values });
+            }
             Ok(values) => open.place(&part, &values, self.shared.hidden),
             Err(failure) => {
                 self.shared.count(|statistics| {
@@ -272,7 +288,12 @@ impl RemoteExperts {
 
     /// Computes the oldest call's share of this machine, if there is one. A call that fails is over.
     fn compute_one_here(&mut self) -> Option<Result<(), (CallId, ExpertsError)>> {
-        let (&id, open) = self.open.iter_mut().find(|(_, open)| !open.here.is_empty())?;
+        let has_work = |open: &Open| !open.here.is_empty() || !open.checks.is_empty();
+        let (&id, open) = self.open.iter_mut().find(|(_, open)| has_work(open))?;
+        if let Some(check) = open.checks.pop() {
+            open.check(&check, self.local.as_mut(), &self.shared);
+            return Some(Ok(()));
+        }
         let pieces = std::mem::take(&mut open.here);
         let done = open.compute(pieces, self.local.as_mut(), self.shared.hidden);
         Some(done.map_err(|error| {
@@ -315,15 +336,32 @@ impl Open {
             offsets: Vec::new(),
             parts: Vec::new(),
             here: vec![Piece::Whole],
+            checks: Vec::new(),
         }
     }
 
     fn is_complete(&self) -> bool {
-        self.here.is_empty() && self.parts.iter().all(|part| matches!(part, PartState::Done))
+        self.here.is_empty()
+            && self.checks.is_empty()
+            && self.parts.iter().all(|part| matches!(part, PartState::Done))
     }
 
     fn row_of_group(&self, group: usize) -> usize {
         self.offsets.get(group).copied().unwrap_or_default()
+    }
+
+    /// Computes an answer again, judges whoever gave it, and uses what was computed here.
+    fn check(&mut self, check: &Check, local: &mut dyn Experts, shared: &Shared) {
+        match recompute(&self.call, &self.groups, &check.part, local, shared.hidden) {
+            Ok(own) => {
+                shared.judge(check, self.call.layer.0, &own);
+                self.place(&check.part, &own, shared.hidden);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "an answer cannot be computed again here, and is used unchecked");
+                self.place(&check.part, &check.values, shared.hidden);
+            }
+        }
     }
 
     /// Copies an answer of the right length.
@@ -411,14 +449,15 @@ fn pieces_of(part: Part) -> Vec<Piece> {
 }
 
 /// A call with some rows of another, in the order given; a row may appear more than once.
-fn part_call(call: &Call, rows: &[u32], picks: Vec<Vec<Pick>>) -> Call {
+pub(crate) fn part_call(call: &Call, rows: &[u32], picks: Vec<Vec<Pick>>) -> Call {
     let row_bytes = call.rows.len() / call.count().max(1);
     let rows: Vec<u8> =
         rows.iter().flat_map(|&row| &call.rows[row as usize * row_bytes..][..row_bytes]).copied().collect();
     Call { layer: call.layer, row_format: call.row_format, rows: rows.into(), picks }
 }
 
-fn checked(completed: Completed, expected: usize) -> Result<Vec<f32>, ExpertsError> {
+/// The values of an answer, if they are as many as there should be.
+pub(crate) fn checked(completed: Completed, expected: usize) -> Result<Vec<f32>, ExpertsError> {
     if completed.sums.len() != expected {
         return Err(ExpertsError::WrongLength {
             call: completed.call,

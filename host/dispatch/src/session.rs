@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 use kvasir_backbone::{Call, CallId};
 use kvasir_link::LinkSender;
 use kvasir_wire::frame::{HUB_STREAM, Kind, PAIR_STREAM};
+use kvasir_wire::handshake::Class;
 use kvasir_wire::id::{PluginDigest, SessionId};
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::message::{
-    self, Assign, Assigned, Cancel, Drain, DrainReason, Mode, NotHeldReason, stream_of_call,
+    self, Assign, Assigned, Cancel, Drain, DrainReason, Mode, NotHeldReason, Report, stream_of_call,
 };
 use kvasir_wire::pairing::PairRequest;
+use kvasir_wire::refusal::{Refusal, RefusalCode};
 
 use crate::latency::{Deadlines, Latency, Percentiles};
 use crate::outstanding::{Arrival, Awaited, Outstanding, Sent};
@@ -33,6 +35,8 @@ pub(crate) struct Session {
     pub(crate) slot: usize,
     pub(crate) worker: PublicKey,
     pub(crate) plugin: PluginDigest,
+    /// Whether its results are bit for bit what this machine computes.
+    pub(crate) is_exact: bool,
     pub(crate) link: LinkSender,
     /// Held over numbering, booking and queueing a call: call numbers must ascend on the link.
     sending: Mutex<u64>,
@@ -58,6 +62,8 @@ pub(crate) struct State {
     pub(crate) lost: bool,
     /// No new calls.
     pub(crate) draining: bool,
+    /// An answer was wrong.
+    quarantined: bool,
     /// Another session has its slot: once it owes nothing it asks for its final receipt.
     leaving: bool,
     pub(crate) ended: Option<String>,
@@ -76,7 +82,8 @@ impl Session {
             ..WorkerStatistics::default()
         };
         let state = State { numbers, ..State::default() };
-        Self { id, slot, worker, plugin, link, sending: Mutex::new(0), state: Mutex::new(state) }
+        let is_exact = class == Class::Exact;
+        Self { id, slot, worker, plugin, is_exact, link, sending: Mutex::new(0), state: Mutex::new(state) }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -111,6 +118,11 @@ impl Session {
         let state = self.state();
         let is_here = !state.worker_away && self.link.is_whole();
         is_here && state.ended.is_none() && state.held.len() + state.not_held.len() >= state.assigned.len()
+    }
+
+    /// Whether an answer of its worker was wrong.
+    pub(crate) fn is_quarantined(&self) -> bool {
+        self.state().quarantined
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -273,6 +285,35 @@ impl Session {
         }
     }
 
+    /// An answer was computed again, and was as it should be.
+    pub(crate) fn count_checked(&self) {
+        self.state().numbers.checked += 1;
+    }
+
+    /// An answer was computed again, and was wrong: the hub is told with `evidence`, the worker why, and the session is
+    /// over. No receipt is signed any more.
+    pub(crate) fn quarantine(&self, call: u64, why: &str, evidence: Vec<u8>) {
+        {
+            let mut state = self.state();
+            state.numbers.checked += 1;
+            state.numbers.wrong += 1;
+            state.quarantined = true;
+        }
+        let code = RefusalCode::WrongResult;
+        let report = Report { session: self.id, call, code, sentence: why.to_owned(), evidence };
+        let remedy = "have the machine's memory and the kernel looked at (kvasir plugin test); this backbone asks it nothing \
+                      more";
+        let refusal = Refusal::new(code, why, remedy).about(self.id);
+        for (kind, payload) in [(Kind::Report, report.encode()), (Kind::Refuse, refusal.encode())] {
+            if let Err(error) = self.link.try_send(kind, HUB_STREAM, payload) {
+                tracing::debug!(session = %self.id.short(), %error, "the hub is not told");
+            }
+        }
+        self.end(why.to_owned());
+        // What is queued, the report for one, goes out first.
+        self.link.close();
+    }
+
     /// The session is over: whoever waits is told, and `why` is kept.
     pub(crate) fn end(&self, why: String) {
         let mut state = self.state();
@@ -309,7 +350,9 @@ impl Session {
 impl State {
     /// Where the session stands, given whether this side's connection is there.
     fn standing(&self, is_whole: bool) -> WorkerState {
-        if self.ended.is_some() {
+        if self.quarantined {
+            WorkerState::Quarantined
+        } else if self.ended.is_some() {
             WorkerState::Ended
         } else if self.draining {
             WorkerState::Draining

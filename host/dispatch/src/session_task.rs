@@ -335,6 +335,9 @@ impl SessionTask {
     /// Signs the receipt that the hub waits for, once all results that it is about have come: control frames overtake
     /// results on the link.
     fn answer_cut(&mut self) -> Result<(), Over> {
+        if self.session.is_quarantined() {
+            return Ok(());
+        }
         let Some(cut) = self.pending_cut.filter(|cut| cut.results <= self.books.results()) else {
             return Ok(());
         };

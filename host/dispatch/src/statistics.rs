@@ -25,6 +25,10 @@ pub struct Statistics {
     pub links_lost: u64,
     /// Of these: the worker answered with a refusal, a wrong length or a value that is not finite.
     pub answers_refused: u64,
+    /// Of these: a check found the answer wrong.
+    pub answers_wrong: u64,
+    /// Answers that were computed again here.
+    pub answers_checked: u64,
     /// Time from sending a call to its answer.
     pub latency: Percentiles,
     /// Probes, and what was written down for replay.
@@ -75,6 +79,8 @@ pub enum WorkerState {
     Away,
     /// It is asked nothing more, and ends in order.
     Draining,
+    /// An answer of it was wrong: the session is over, and there is no other one with this worker.
+    Quarantined,
     /// The session is over.
     Ended,
 }
@@ -88,6 +94,7 @@ impl WorkerState {
             WorkerState::Late => "late",
             WorkerState::Away => "away",
             WorkerState::Draining => "draining",
+            WorkerState::Quarantined => "quarantined",
             WorkerState::Ended => "ended",
         }
     }
@@ -124,6 +131,10 @@ pub struct WorkerStatistics {
     pub missed: u64,
     /// Results of it that do not count: late, refused, wrong.
     pub excluded: u64,
+    /// Answers of it that were computed again here.
+    pub checked: u64,
+    /// Of these: wrong ones.
+    pub wrong: u64,
     /// What it said when it last refused a call.
     pub last_failure: Option<String>,
     /// Payload bytes of calls.

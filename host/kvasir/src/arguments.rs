@@ -235,6 +235,10 @@ pub struct SwarmArguments {
     /// Loosest class of results to accept from workers [default: exact].
     #[arg(long, env = "KVASIR_ACCEPT", value_name = "CLASS")]
     pub accept: Option<AcceptArgument>,
+    /// Which answers of workers are computed again here before they are used: all, none, or the first answers of each worker
+    /// and then one in so many at random, as FIRST,ONE_IN [default: 256,64].
+    #[arg(long, env = "KVASIR_VERIFY", value_name = "WHICH")]
+    pub verify: Option<operate::choices::VerifyChoice>,
 }
 
 /// What can be replayed later. All of it concerns calls to workers, that is `--hub`.
@@ -507,6 +511,7 @@ impl SwarmArguments {
                 placement: self.placement.into(),
                 deadline: self.deadline,
                 accept: self.accept.map(Into::into),
+                verify: self.verify,
                 probes,
             })),
             _ => Ok(None),

@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kvasir_backbone::LayerIndex;
-use kvasir_dispatch::{Deadlines, KeepOptions, Placement, RemoteExperts, Swarm, SwarmOptions, Watcher};
+use kvasir_dispatch::{
+    Deadlines, KeepOptions, Placement, RemoteExperts, Swarm, SwarmOptions, Verify, Watcher,
+};
 use kvasir_wire::id::PluginDigest;
 use kvasir_wire::ticket::Ticket;
 use serde::Serialize;
 
-use crate::choices::AcceptChoice;
+use crate::choices::{AcceptChoice, VerifyChoice};
 use crate::files;
 use crate::key_file;
 use crate::local::Local;
@@ -50,6 +52,8 @@ pub struct RemoteOptions {
     pub deadline: Option<Duration>,
     /// The loosest class of results that is accepted; none means the settings file's, or exact.
     pub accept: Option<AcceptChoice>,
+    /// Which answers are computed again here; none means the settings file's, or the usual ones.
+    pub verify: Option<VerifyChoice>,
     /// What is probed, and what is kept for replay; the settings file fills the gaps.
     pub probes: ProbeOptions,
 }
@@ -165,6 +169,17 @@ impl Membership {
         if let Some(deadline) = options.deadline {
             deadlines = Deadlines { floor: deadlines.floor.min(deadline), ceiling: deadline };
         }
+        let verify = match local.runner.adapter() {
+            None => settings.verify(options.verify).0,
+            Some(adapter) => {
+                if options.verify.is_some() {
+                    tracing::warn!(
+                        "no answer is checked: what {adapter} computes is not exact, so it cannot judge others"
+                    );
+                }
+                Verify::NONE
+            }
+        };
         let probes = settings.probes(&options.probes);
         let keep = KeepOptions { probes: probes.folder, rows: probes.rows };
         let swarm = Swarm::join(
@@ -174,6 +189,7 @@ impl Membership {
                 remote_layers: layers.into_iter().map(LayerIndex).collect(),
                 workers,
                 deadlines,
+                verify,
                 accepts: settings.accept(options.accept).into(),
                 plugins: accepted(settings, &local.plugin),
                 keep,
@@ -218,6 +234,8 @@ impl Membership {
             },
             calls: statistics.accepted,
             recomputed: statistics.failovers,
+            checked: statistics.answers_checked,
+            wrong: statistics.answers_wrong,
             round_trips: statistics.round_trips,
             round_trips_per_token: statistics.round_trips_per_token(tokens as u64),
             bytes_up: statistics.bytes_up,
@@ -249,6 +267,10 @@ pub struct RemoteReport {
     pub calls: u64,
     /// Parts of calls that were computed here after all.
     pub recomputed: u64,
+    /// Answers that were computed again here before they were used.
+    pub checked: u64,
+    /// Of these: wrong ones; their workers were asked nothing more.
+    pub wrong: u64,
     /// Calls that waited for a remote answer.
     pub round_trips: u64,
     /// ... for each generated token.
@@ -314,6 +336,9 @@ impl fmt::Display for RemoteReport {
             "{} calls answered remotely, {} recomputed here, {:.2} round trips a token",
             self.calls, self.recomputed, self.round_trips_per_token
         )?;
+        if self.checked > 0 {
+            write!(f, "\n{} answers checked, {} wrong", self.checked, self.wrong)?;
+        }
         let replay = &self.replay;
         if replay.probe_passes > 0 || replay.files > 0 {
             write!(

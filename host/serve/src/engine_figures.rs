@@ -102,9 +102,12 @@ impl Told<'_> {
             ("deadline", statistics.deadlines_missed),
             ("link", statistics.links_lost),
             ("answer", statistics.answers_refused),
+            ("wrong", statistics.answers_wrong),
         ];
         let help = "Parts of calls that were computed here after a worker was asked, by why";
         self.counters("failovers", help, "why", &failovers)?;
+        let checked = "Answers that were computed again here before they were used";
+        self.counter("answers_checked", checked, statistics.answers_checked)?;
         let bytes = [("up", statistics.bytes_up), ("down", statistics.bytes_down)];
         self.counters("remote_bytes", "Payload bytes of calls and results", "direction", &bytes)?;
         let credit = statistics.workers.iter().map(|worker| worker.receipted_nano_kvr).sum::<u64>();

@@ -79,6 +79,8 @@ fn workers(sessions: &[WorkerStatistics]) -> Vec<SwarmWorker> {
         worker.calls += session.accepted;
         worker.rows += session.rows;
         worker.missed += session.missed;
+        worker.checked += session.checked;
+        worker.wrong += session.wrong;
         worker.countersigned_bytes += session.receipted_bytes;
         worker.credit_nanokvr += session.receipted_nano_kvr;
         // Of several sessions the latest that stands is the one that says how the worker is.
@@ -100,13 +102,13 @@ fn describe(worker: &mut SwarmWorker, session: &WorkerStatistics) {
     worker.round_trip_p99_ms =
         measured.map(|latency| milliseconds(latency.p99_micros)).or(worker.round_trip_p99_ms);
     worker.why.clone_from(&session.ended);
-    if session.state == WorkerState::Ended {
-        worker.state = GONE.to_owned();
+    let state = if session.state == WorkerState::Ended { GONE } else { session.state.name() };
+    worker.state = state.to_owned();
+    if matches!(session.state, WorkerState::Ended | WorkerState::Quarantined) {
         worker.holds = Vec::new();
         worker.held_bytes = 0;
         return;
     }
-    worker.state = session.state.name().to_owned();
     worker.held_bytes = session.held_bytes;
     let held = |&(layer, experts): &(u16, u32)| Held { layer: u32::from(layer), experts };
     worker.holds = session.holds.iter().map(held).collect();

@@ -308,7 +308,9 @@ impl Network {
             .arg(key(&self.folder, "backbone"))
             .args(["--workers", &self.wallets.len().to_string()])
             .args(["--remote-layers", layers, "--placement", placement.name()])
-            .args(["--accept", accept(self.device).name()]);
+            .args(["--accept", accept(self.device).name()])
+            // Whoever uses this compares everything with what one machine says alone.
+            .args(["--verify", "none"]);
         if let Some(deadline) = self.deadline {
             command.args(["--deadline", &format!("{}us", deadline.as_micros())]);
         }
