@@ -311,9 +311,12 @@ fn a_swarm_of_one_answers_with_the_same_bits_and_is_told() {
     assert!(worker["held_bytes"].as_u64().unwrap() > 0 && worker["calls"].as_u64().unwrap() > 0, "{told}");
     assert!(worker["round_trip_ms"].as_f64().unwrap() > 0.0, "{told}");
     assert!(told["rates"]["swarm"].as_f64().unwrap() > 0.0, "{told}");
-    for (name, expected) in
-        [("workers", 1.0), ("failovers_total{why=\"deadline\"}", 0.0), ("local_calls_total", 0.0)]
-    {
+    for (name, expected) in [
+        ("workers", 1.0),
+        ("worker_failures_total{how=\"deadline\"}", 0.0),
+        ("failovers_total", 0.0),
+        ("local_calls_total", 0.0),
+    ] {
         assert_eq!(figure(&there.address, &format!("kvasir_serve_{name}")), expected, "{name}");
     }
     let answers = figure(&there.address, "kvasir_serve_remote_answers_total");

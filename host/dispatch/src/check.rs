@@ -160,8 +160,8 @@ pub(crate) fn recompute(
         }
     };
     let expected = rows.len() * hidden;
-    let completed = call_blocking(local, crate::remote::part_call(call, &rows, picks))?;
-    crate::remote::checked(completed, expected)
+    let completed = call_blocking(local, crate::open::part_call(call, &rows, picks))?;
+    crate::open::checked(completed, expected)
 }
 
 /// The first place at which a worker's values are not those that were computed here. In sums every bit counts; rows that

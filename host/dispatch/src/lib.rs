@@ -9,10 +9,13 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test that unwraps fails, which is what it should do
 
+mod asking;
 mod books;
 mod check;
 mod control;
+mod ejection;
 mod latency;
+mod open;
 mod options;
 mod outstanding;
 mod pairing;
@@ -25,8 +28,10 @@ mod session_task;
 mod split;
 mod statistics;
 mod swarm;
+mod trial;
 
 pub use check::{Verify, VerifyTextError};
+pub use ejection::Pauses;
 pub use latency::{Deadlines, Percentiles};
 pub use options::{DEFAULT_RESULT_BYTES, GrantTerms, KeepOptions, SwarmError, SwarmOptions};
 pub use placement::{ExpertAddress, Placement};

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kvasir_backbone::{Call, CallId};
+use kvasir_backbone::Call;
 use kvasir_link::LinkSender;
 use kvasir_wire::frame::{HUB_STREAM, Kind, PAIR_STREAM};
 use kvasir_wire::handshake::Class;
@@ -22,8 +22,9 @@ use kvasir_wire::message::{
 use kvasir_wire::pairing::PairRequest;
 use kvasir_wire::refusal::{Refusal, RefusalCode};
 
+use crate::ejection::{Ejection, Pauses};
 use crate::latency::{Deadlines, Latency, Percentiles};
-use crate::outstanding::{Arrival, Awaited, Outstanding, Sent};
+use crate::outstanding::{Arrival, Awaited, Outstanding, Place, Sent};
 use crate::placement::ExpertAddress;
 use crate::records::Keeping;
 use crate::split::{Answer, Part};
@@ -53,6 +54,7 @@ pub(crate) struct State {
     /// Assigned, but not held, and why.
     pub(crate) not_held: HashMap<ExpertAddress, NotHeldReason>,
     pub(crate) latency: Latency,
+    pub(crate) ejection: Ejection,
     pub(crate) numbers: WorkerStatistics,
     /// Answers in a row that could not be accepted although they came in time.
     pub(crate) refused_in_row: u32,
@@ -95,7 +97,33 @@ impl Session {
     pub(crate) fn is_usable(&self) -> bool {
         let state = self.state();
         let is_here = !state.worker_away && self.link.is_whole();
-        is_here && state.ended.is_none() && !state.draining && state.calls.late_since().is_none()
+        let is_out = state.ejection.is_out() || state.calls.late_since().is_some();
+        is_here && state.ended.is_none() && !state.draining && !is_out
+    }
+
+    /// Whether it missed deadlines and may be sent a trial: it is here and owes nothing.
+    pub(crate) fn wants_trial(&self, now: Instant) -> bool {
+        let state = self.state();
+        let is_here = !state.worker_away && self.link.is_whole();
+        let is_free = !state.draining && state.calls.owed() == 0;
+        is_here && state.ended.is_none() && is_free && state.ejection.wants_trial(now)
+    }
+
+    /// A deadline passed: it is left alone for a while, and then asked again once it has passed a trial.
+    pub(crate) fn miss(&self, now: Instant, pauses: Pauses) {
+        let mut state = self.state();
+        state.numbers.missed += 1;
+        state.ejection.miss(now, pauses);
+    }
+
+    /// Its trial came to nothing without a miss.
+    pub(crate) fn drop_trial(&self) {
+        self.state().ejection.drop_trial();
+    }
+
+    /// It passed a trial.
+    pub(crate) fn readmit(&self) {
+        self.state().ejection.readmit();
     }
 
     /// Whether the worker's connection to the hub or this side's is gone, and may be replaced.
@@ -111,6 +139,12 @@ impl Session {
     /// Whether it holds an expert, checked and loaded.
     pub(crate) fn holds(&self, layer: u16, expert: u16) -> bool {
         self.state().held.contains(&(layer, expert))
+    }
+
+    /// Whether it holds all that a part of a call asks for.
+    pub(crate) fn holds_all(&self, layer: u16, part: &Part) -> bool {
+        let state = self.state();
+        part.requests.iter().all(|request| state.held.contains(&(layer, request.expert.0)))
     }
 
     /// Whether it has said of every expert assigned to it that it holds it or why it does not.
@@ -129,14 +163,29 @@ impl Session {
         self.state().ended.is_some()
     }
 
-    /// Sends a part of `call`; its answer goes to `arrive` as part `index` of `id`. Gives the number of the call in this
-    /// session, or nothing when the link takes no more. Nothing on the link depends on why the call is kept.
+    /// As [`Session::ask`], of a worker that is asked nothing else until it has answered.
+    pub(crate) fn ask_on_trial(
+        &self,
+        call: &Call,
+        part: &Part,
+        hidden: usize,
+        place: Place,
+        arrive: &mpsc::Sender<Arrival>,
+    ) -> Option<u64> {
+        // Nobody keeps it: it is another call's work done twice.
+        let number = self.ask(call, part, hidden, place, arrive, None)?;
+        self.state().ejection.begin_trial();
+        Some(number)
+    }
+
+    /// Sends a part of `call`; its answer goes to `arrive` with `place`. Gives the number of the call in this session, or
+    /// nothing when the link takes no more. Nothing on the link depends on why the call is kept.
     pub(crate) fn ask(
         &self,
         call: &Call,
         part: &Part,
         hidden: usize,
-        (id, index): (CallId, usize),
+        place: Place,
         arrive: &mpsc::Sender<Arrival>,
         keep: Option<Keeping>,
     ) -> Option<u64> {
@@ -191,14 +240,8 @@ impl Session {
                 return None;
             }
             let values = part.answer_rows() * hidden;
-            let awaited = Awaited {
-                call: id,
-                part: index,
-                arrive: arrive.clone(),
-                values,
-                expert_rows: part.expert_rows(),
-                sent,
-            };
+            let awaited =
+                Awaited { place, arrive: arrive.clone(), values, expert_rows: part.expert_rows(), sent };
             state.calls.insert(number, awaited);
             state.numbers.calls += 1;
             state.numbers.bytes_up += up;
@@ -218,12 +261,8 @@ impl Session {
     /// Nobody waits for a call any more; the worker is told. False if it was answered already, and then the answer is in
     /// its caller's channel.
     pub(crate) fn give_up(&self, number: u64, late: bool) -> bool {
-        {
-            let mut state = self.state();
-            if !state.calls.give_up(number, late) {
-                return false;
-            }
-            state.numbers.missed += u64::from(late);
+        if !self.state().calls.give_up(number, late) {
+            return false;
         }
         if let Some(stream) = stream_of_call(number) {
             let cancel = Cancel { streams: vec![stream] };
@@ -231,6 +270,11 @@ impl Session {
             let _ = self.link.try_send(Kind::Cancel, PAIR_STREAM, cancel.encode());
         }
         true
+    }
+
+    /// Whether a call's answer has not come yet, and somebody waits for it.
+    pub(crate) fn is_awaited(&self, number: u64) -> bool {
+        self.state().calls.is_awaited(number)
     }
 
     /// How long a call of so many expert-rows may take.
@@ -360,6 +404,8 @@ impl State {
             WorkerState::Away
         } else if self.calls.late_since().is_some() {
             WorkerState::Late
+        } else if self.ejection.is_out() {
+            WorkerState::Ejected
         } else if self.held.len() + self.not_held.len() < self.assigned.len() {
             WorkerState::Joining
         } else {

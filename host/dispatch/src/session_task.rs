@@ -16,7 +16,7 @@ use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::work::WorkItem;
 
 use crate::books::{Books, BooksError};
-use crate::outstanding::{Arrival, Failure, Owed};
+use crate::outstanding::{Failure, Owed};
 use crate::serve_blobs::BlobServer;
 use crate::session::Session;
 use crate::swarm::Shared;
@@ -222,7 +222,7 @@ impl SessionTask {
                     }
                     let outcome = values.map_err(|()| Failure::Refused);
                     // Before the lock is released: who fails to give a call up finds its answer in the channel.
-                    let _ = awaited.arrive.send(Arrival { call: awaited.call, part: awaited.part, outcome });
+                    let _ = awaited.arrive.send(awaited.place.arrival(outcome));
                 }
                 Owed::GivenUp(given_up) => {
                     sent = given_up;
@@ -234,6 +234,7 @@ impl SessionTask {
             if accepted {
                 state.numbers.accepted += 1;
                 state.numbers.rows += sent.rows;
+                state.ejection.answered();
             } else {
                 state.numbers.excluded += 1;
             }

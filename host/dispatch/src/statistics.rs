@@ -17,15 +17,17 @@ pub struct Statistics {
     pub round_trips: u64,
     /// Calls of the backbone that asked no worker.
     pub local_calls: u64,
-    /// Parts of calls that were recomputed here, whatever the cause.
+    /// Parts of calls that were computed here after workers were asked, whatever the cause.
     pub failovers: u64,
-    /// Of these: the deadline passed.
+    /// Parts of calls that another worker was asked for, because one was late, lost or refused.
+    pub hedges: u64,
+    /// Why one of the two was done: a deadline passed.
     pub deadlines_missed: u64,
-    /// Of these: the worker or its link was lost.
+    /// ... a worker or its link was lost.
     pub links_lost: u64,
-    /// Of these: the worker answered with a refusal, a wrong length or a value that is not finite.
+    /// ... a worker answered with a refusal, a wrong length or a value that is not finite.
     pub answers_refused: u64,
-    /// Of these: a check found the answer wrong.
+    /// ... a check found the answer wrong.
     pub answers_wrong: u64,
     /// Answers that were computed again here.
     pub answers_checked: u64,
@@ -75,6 +77,8 @@ pub enum WorkerState {
     Serving,
     /// It owes an answer that nobody waits for any more, and is asked nothing until it has given it.
     Late,
+    /// It missed deadlines, and is asked nothing but trials until it passes one.
+    Ejected,
     /// Its connection or this side's is gone, and may come back.
     Away,
     /// It is asked nothing more, and ends in order.
@@ -92,6 +96,7 @@ impl WorkerState {
             WorkerState::Joining => "joining",
             WorkerState::Serving => "serving",
             WorkerState::Late => "late",
+            WorkerState::Ejected => "ejected",
             WorkerState::Away => "away",
             WorkerState::Draining => "draining",
             WorkerState::Quarantined => "quarantined",

@@ -15,9 +15,10 @@ use crate::check::{Check, Known, difference};
 use crate::control;
 use crate::latency::{Deadlines, Percentiles};
 use crate::options::{SwarmError, SwarmOptions};
-use crate::placement::{ExpertAddress, deal};
+use crate::placement::{ExpertAddress, deal, with_copies};
 use crate::remote::RemoteExperts;
 use crate::session::Session;
+use crate::split::Part;
 use crate::statistics::Statistics;
 
 /// A backbone's membership in a swarm. Its methods block and are meant for threads outside any tokio runtime.
@@ -45,7 +46,8 @@ pub(crate) struct Shared {
     /// GGUF numbers of the tensor formats that the experts given away hold.
     pub(crate) formats: Vec<u32>,
     remote: Vec<bool>,
-    owner: HashMap<ExpertAddress, usize>,
+    /// The slots that hold each expert, the one that it was dealt to first.
+    owners: HashMap<ExpertAddress, Vec<usize>>,
     shares: Vec<Vec<ExpertAddress>>,
     table: Mutex<Table>,
     changed: Condvar,
@@ -225,11 +227,15 @@ impl Shared {
         }
         let numbers: Vec<u16> = (0..layers as u16).filter(|layer| remote[usize::from(*layer)]).collect();
         let shares = deal(options.placement, &numbers, range, options.workers.get());
-        let owner = shares
+        let slots = shares.len();
+        let copies = options.copies.min(slots.saturating_sub(1));
+        let owners_of = |slot: usize| (0..=copies).map(|next| (slot + next) % slots).collect::<Vec<_>>();
+        let owners = shares
             .iter()
             .enumerate()
-            .flat_map(|(slot, share)| share.iter().map(move |&address| (address, slot)))
+            .flat_map(|(slot, share)| share.iter().map(move |&address| (address, owners_of(slot))))
             .collect();
+        let shares = with_copies(&shares, copies);
         // Once, and before anything waits for it: it reads every weight of the model.
         let model_digest = model.digests()?.model.0;
         let formats = formats(&model, shares.iter().flatten())?;
@@ -241,7 +247,7 @@ impl Shared {
             model_digest,
             formats,
             remote,
-            owner,
+            owners,
             shares,
             table: Mutex::new(table),
             changed: Condvar::new(),
@@ -261,9 +267,31 @@ impl Shared {
         self.remote.get(usize::from(layer)).copied().unwrap_or(false)
     }
 
-    /// The slot to which an expert is dealt.
-    pub(crate) fn slot_of(&self, layer: u16, expert: u16) -> Option<usize> {
-        self.owner.get(&(layer, expert)).copied()
+    /// The slots that hold an expert, the one that it was dealt to first.
+    pub(crate) fn slots_of(&self, layer: u16, expert: u16) -> &[usize] {
+        self.owners.get(&(layer, expert)).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Who may be asked now for a part of a call: who holds all of its experts, the slot that it was planned for first.
+    pub(crate) fn holders(&self, layer: u16, part: &Part) -> Vec<Arc<Session>> {
+        let first = part.requests.first();
+        let slots = first.map(|request| self.slots_of(layer, request.expert.0)).unwrap_or_default();
+        let others = slots.iter().copied().filter(|slot| *slot != part.slot);
+        let slots = std::iter::once(part.slot).chain(others);
+        slots
+            .filter_map(|slot| self.usable_session(slot))
+            .filter(|session| session.holds_all(layer, part))
+            .collect()
+    }
+
+    /// Sessions that missed deadlines and may be tried now.
+    pub(crate) fn sessions_to_try(&self, now: Instant) -> Vec<Arc<Session>> {
+        let table = self.table();
+        let seated = table.slots.iter().filter_map(|slot| match &slot.seat {
+            Some(Seat::Taken(session)) => Some(session),
+            _ => None,
+        });
+        seated.filter(|session| session.wants_trial(now)).cloned().collect()
     }
 
     /// Length of an expert's blob.

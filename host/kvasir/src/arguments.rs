@@ -229,7 +229,10 @@ pub struct SwarmArguments {
     /// How experts are dealt over workers.
     #[arg(long, default_value = "layers", requires = "hub")]
     pub placement: PlacementArgument,
-    /// Longest wait for one call before it is computed here, such as 500ms [default: from measured latency].
+    /// Further workers that hold each expert, and are asked where the first is late or fails; fewer than --workers.
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "hub")]
+    pub copies: usize,
+    /// Longest wait for one call before somebody else does it, such as 500ms [default: from measured latency].
     #[arg(long, value_parser = parse_duration, requires = "hub")]
     pub deadline: Option<Duration>,
     /// Loosest class of results to accept from workers [default: exact].
@@ -509,6 +512,7 @@ impl SwarmArguments {
                 workers: self.workers,
                 layers: self.remote_layers.parse()?,
                 placement: self.placement.into(),
+                copies: self.copies,
                 deadline: self.deadline,
                 accept: self.accept.map(Into::into),
                 verify: self.verify,

@@ -48,6 +48,8 @@ pub struct RemoteOptions {
     pub layers: LayerSelection,
     /// How experts are dealt over workers.
     pub placement: PlacementChoice,
+    /// Further workers that hold each expert.
+    pub copies: usize,
     /// Longest wait for one call; none means from measured latency.
     pub deadline: Option<Duration>,
     /// The loosest class of results that is accepted; none means the settings file's, or exact.
@@ -165,6 +167,13 @@ impl Membership {
         let layers = options.layers.of(local.model.config().layers)?;
         let workers =
             NonZeroUsize::new(options.workers).context("0 workers cannot be waited for; leave out --hub")?;
+        if options.copies >= workers.get() {
+            bail!(
+                "--copies is {}: {workers} workers hold an expert {} times more at most",
+                options.copies,
+                workers.get() - 1
+            );
+        }
         let mut deadlines = Deadlines::default();
         if let Some(deadline) = options.deadline {
             deadlines = Deadlines { floor: deadlines.floor.min(deadline), ceiling: deadline };
@@ -188,6 +197,7 @@ impl Membership {
                 placement: options.placement.into(),
                 remote_layers: layers.into_iter().map(LayerIndex).collect(),
                 workers,
+                copies: options.copies,
                 deadlines,
                 verify,
                 accepts: settings.accept(options.accept).into(),
@@ -233,6 +243,7 @@ impl Membership {
                 failure: records.failure,
             },
             calls: statistics.accepted,
+            hedged: statistics.hedges,
             recomputed: statistics.failovers,
             checked: statistics.answers_checked,
             wrong: statistics.answers_wrong,
@@ -265,6 +276,8 @@ impl Membership {
 pub struct RemoteReport {
     /// Answers of workers that were accepted.
     pub calls: u64,
+    /// Parts of calls that another worker was asked for after one was late or failed.
+    pub hedged: u64,
     /// Parts of calls that were computed here after all.
     pub recomputed: u64,
     /// Answers that were computed again here before they were used.

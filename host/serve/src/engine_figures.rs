@@ -98,14 +98,19 @@ impl Told<'_> {
         self.counter("remote_rows", "Rows of those; by answers, the rows of a remote call", rows)?;
         self.counter("round_trips", "Calls that waited for at least one worker", statistics.round_trips)?;
         self.counter("local_calls", "Calls that asked no worker", statistics.local_calls)?;
-        let failovers = [
+        let failures = [
             ("deadline", statistics.deadlines_missed),
             ("link", statistics.links_lost),
             ("answer", statistics.answers_refused),
             ("wrong", statistics.answers_wrong),
         ];
-        let help = "Parts of calls that were computed here after a worker was asked, by why";
-        self.counters("failovers", help, "why", &failovers)?;
+        let help = "Workers that failed at a part of a call, by how";
+        self.counters("worker_failures", help, "how", &failures)?;
+        let help = "Parts of calls that were computed here after workers were asked";
+        self.counter("failovers", help, statistics.failovers)?;
+        let hedges =
+            "Parts of calls that another worker was asked for, because one was late, lost or refused";
+        self.counter("hedges", hedges, statistics.hedges)?;
         let checked = "Answers that were computed again here before they were used";
         self.counter("answers_checked", checked, statistics.answers_checked)?;
         let bytes = [("up", statistics.bytes_up), ("down", statistics.bytes_down)];
@@ -204,7 +209,7 @@ mod tests {
             "kvasir_serve_call_wait_seconds_count 0",
             "kvasir_serve_workers 1",
             "kvasir_serve_remote_rows_total 24",
-            "kvasir_serve_failovers_total{why=\"deadline\"} 1",
+            "kvasir_serve_worker_failures_total{how=\"deadline\"} 1",
             "kvasir_serve_receipted_nanokvr_total 140",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in:\n{text}");
