@@ -1,6 +1,9 @@
 //! Answers that are computed again: a liar is found out, named and unpaid, and no bit of a text is its.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+use std::time::Instant;
+
+use kvasir_backbone::{Call, CallId, Experts, ExpertsError, Progress};
 use kvasir_dispatch::{Placement, Verify, WorkerState};
 use kvasir_tests::swarm_scene::raw::wait_for_note;
 use kvasir_tests::swarm_scene::*;
@@ -67,6 +70,60 @@ fn honest_workers_pass_every_check_in_both_placements() {
         assert_eq!(statistics.answers_checked, statistics.accepted, "{statistics:#?}");
         assert_eq!((statistics.answers_wrong, statistics.failovers), (0, 0), "{statistics:#?}");
         assert_eq!(receipted(&statistics), statistics.bytes(), "a check costs the worker nothing");
+    }
+}
+
+/// Experts of this machine that must not be needed.
+struct NotHere;
+
+impl Experts for NotHere {
+    fn submit(&mut self, call: Call) -> Result<CallId, ExpertsError> {
+        panic!("layer {} is computed here", call.layer.0);
+    }
+
+    fn poll(&mut self, _: Option<Instant>) -> Result<Progress, ExpertsError> {
+        Err(ExpertsError::NothingInFlight)
+    }
+
+    fn cancel(&mut self, _: CallId) {}
+}
+
+#[test]
+fn two_workers_that_agree_need_nobody_else() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    for placement in [Placement::WholeLayers, Placement::Experts] {
+        let scene = Scene::new();
+        let _workers = [scene.worker(30), scene.worker(31)];
+        let mut options = scene.swarm_options(2, placement, &all_layers(&host.model));
+        options.verify = Verify::ALL;
+        options.copies = 1;
+        let swarm = join(&host, options);
+        assert_eq!(host.say(&mut swarm.experts(Box::new(NotHere)), TOKENS), local, "{placement:?}");
+        let statistics = swarm.finish();
+        assert_eq!(statistics.answers_checked, statistics.accepted, "{statistics:#?}");
+        assert_eq!(statistics.workers[0].accepted, statistics.workers[1].accepted, "every call went to both");
+        assert_eq!((statistics.hedges, statistics.failovers), (0, 0), "{statistics:#?}");
+    }
+}
+
+#[test]
+fn where_two_workers_differ_this_machine_says_who_lies() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    for result in [1, 6] {
+        let scene = Scene::new();
+        let _workers = [scene.worker_with_fault(30, Fault::FlipBit { result }), scene.worker(31)];
+        let mut options = scene.swarm_options(2, Placement::WholeLayers, &all_layers(&host.model));
+        options.verify = Verify::ALL;
+        options.copies = 1;
+        let swarm = join(&host, options);
+        assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local, "result {result}");
+        let statistics = swarm.finish();
+        assert_eq!(statistics.answers_wrong, 1, "{statistics:#?}");
+        let liar = statistics.workers.iter().find(|worker| worker.wrong > 0).unwrap();
+        assert_eq!(liar.worker, key(30).public().to_string());
+        assert_eq!(liar.state, WorkerState::Quarantined);
     }
 }
 

@@ -49,8 +49,13 @@ impl Asker<'_> {
         if self.ask_next(open, id, index) {
             self.shared.count(|statistics| statistics.hedges += 1);
         } else {
+            self.take_home(open, index);
+        }
+    }
+
+    fn take_home(&self, open: &mut Open, index: usize) {
+        if open.take_home(index) {
             self.shared.count(|statistics| statistics.failovers += 1);
-            open.take_home(index);
         }
     }
 
@@ -91,8 +96,7 @@ impl Asker<'_> {
             return;
         }
         if waiting.give_up() {
-            self.shared.count(|statistics| statistics.failovers += 1);
-            open.take_home(index);
+            self.take_home(open, index);
         }
     }
 }

@@ -28,10 +28,16 @@ pub struct Verify {
 impl Verify {
     /// No answer.
     pub const NONE: Verify = Verify { first: 0, one_in: 0 };
-    /// Every answer: as slow as computing everything here, and as right.
+    /// Every answer. Where experts have copies, every call is sent to two workers, and this machine computes it only where
+    /// they differ; where they have none, it computes everything.
     pub const ALL: Verify = Verify { first: 0, one_in: 1 };
     /// The first 256 answers, then one in 64: a worker that cheats in n of its later calls escapes with (63/64)^n.
     pub const USUAL: Verify = Verify { first: 256, one_in: 64 };
+
+    /// Whether every answer is checked.
+    pub fn is_all(self) -> bool {
+        self.one_in == 1
+    }
 
     /// Whether to check an answer of a worker that has given `before` others, by a random number.
     fn draws(self, before: u64, random: u64) -> bool {

@@ -46,8 +46,11 @@ pub(crate) struct Ejection {
 }
 
 impl Ejection {
-    /// A deadline passed.
+    /// A deadline passed. Of several calls that are out at a time the first counts.
     pub(crate) fn miss(&mut self, now: Instant, pauses: Pauses) {
+        if self.until.is_some() && !self.on_trial {
+            return;
+        }
         self.misses = self.misses.saturating_add(1);
         self.answers = 0;
         self.until = Some(now + pauses.after(self.misses));
@@ -126,10 +129,20 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_were_out_together_are_one_miss_and_a_trial_is_another() {
+        let now = Instant::now();
+        let mut ejection = Ejection::default();
+        (0..16).for_each(|_| ejection.miss(now, PAUSES));
+        assert!(ejection.wants_trial(now + PAUSES.first));
+        ejection.begin_trial();
+        ejection.miss(now, PAUSES);
+        assert!(!ejection.wants_trial(now + PAUSES.first) && ejection.wants_trial(now + 2 * PAUSES.first));
+    }
+
+    #[test]
     fn misses_are_forgiven_after_a_while_of_answers_in_time() {
         let now = Instant::now();
         let mut ejection = Ejection::default();
-        ejection.miss(now, PAUSES);
         ejection.miss(now, PAUSES);
         for _ in 0..FORGIVEN_AFTER {
             ejection.answered();

@@ -9,7 +9,7 @@ use kvasir_backbone::{Call, Completed, Experts, ExpertsError, Pick, call_blockin
 use kvasir_experts::{ExpertRows, combine};
 use kvasir_wire::id::SessionId;
 
-use crate::check::{Check, recompute};
+use crate::check::{Check, difference, recompute};
 use crate::session::Session;
 use crate::split::{Answer, Part};
 use crate::swarm::Shared;
@@ -53,6 +53,15 @@ pub(crate) struct Waiting {
     pub(crate) asked: Vec<Asked>,
     /// All that were asked: none is asked twice.
     pub(crate) sessions: Vec<SessionId>,
+    /// The answer that came first, where two are compared.
+    pub(crate) held: Option<Held>,
+}
+
+/// An answer and whose it is.
+pub(crate) struct Held {
+    pub(crate) session: Arc<Session>,
+    pub(crate) wire_call: u64,
+    pub(crate) values: Vec<f32>,
 }
 
 /// A worker that was asked.
@@ -68,13 +77,19 @@ pub(crate) struct Asked {
 
 impl Waiting {
     pub(crate) fn new(part: Part) -> Self {
-        Self { part, asked: Vec::new(), sessions: Vec::new() }
+        Self { part, asked: Vec::new(), sessions: Vec::new(), held: None }
     }
 
     /// Nobody waits for anybody's answer any more, except for one that is there already. True if there is none.
     pub(crate) fn give_up(&mut self) -> bool {
         self.asked.retain(|asked| !asked.session.give_up(asked.wire_call, asked.missed));
         self.asked.is_empty()
+    }
+}
+
+impl Held {
+    fn check(self, part: Part) -> Check {
+        Check { part, session: self.session, wire_call: self.wire_call, values: self.values }
     }
 }
 
@@ -108,13 +123,35 @@ impl Open {
         !self.here.is_empty() || !self.checks.is_empty()
     }
 
-    /// Gives a part to this machine.
-    pub(crate) fn take_home(&mut self, index: usize) {
-        if let Some(state) = self.parts.get_mut(index)
-            && let PartState::Waiting(waiting) = std::mem::replace(state, PartState::Done)
-        {
-            self.here.extend(pieces_of(waiting.part));
+    /// Gives a part to this machine: to be computed in the workers' stead, which is true then, or, where one of them has
+    /// answered it, to be checked.
+    pub(crate) fn take_home(&mut self, index: usize) -> bool {
+        let Some(state) = self.parts.get_mut(index) else { return false };
+        let PartState::Waiting(waiting) = std::mem::replace(state, PartState::Done) else { return false };
+        match waiting.held {
+            Some(held) => {
+                self.checks.push(held.check(waiting.part));
+                false
+            }
+            None => {
+                self.here.extend(pieces_of(waiting.part));
+                true
+            }
         }
+    }
+
+    /// Two workers answered the same part: where they agree, to the bit, that is its answer; else this machine says who is
+    /// right.
+    pub(crate) fn compare(&mut self, part: Part, first: Held, second: Held, shared: &Shared) {
+        if difference(&part.answer, &first.values, &second.values).is_some() {
+            self.checks.push(first.check(part.clone()));
+            self.checks.push(second.check(part));
+            return;
+        }
+        first.session.count_checked();
+        second.session.count_checked();
+        shared.count(|statistics| statistics.answers_checked += 2);
+        self.place(&part, &first.values, shared.hidden);
     }
 
     /// Computes an answer again, judges whoever gave it, and uses what was computed here.

@@ -18,7 +18,7 @@ use kvasir_experts::{ExpertRows, group};
 
 use crate::asking::Asker;
 use crate::check::Check;
-use crate::open::{Open, PartState, Piece, Waiting};
+use crate::open::{Held, Open, PartState, Piece, Waiting};
 use crate::outstanding::{Arrival, Failure};
 use crate::split::{Answer, split};
 use crate::swarm::Shared;
@@ -197,6 +197,9 @@ impl RemoteExperts {
                     statistics.links_lost += 1;
                 });
                 open.take_home(index);
+            } else if self.shared.compares_pairs() {
+                // Where nobody else holds the experts, this machine compares.
+                asker.ask_next(&mut open, id, index);
             }
         }
         open
@@ -217,6 +220,10 @@ impl RemoteExperts {
         let Some(at) = waiting.asked.iter().position(|asked| asked.turn == arrival.turn) else { return };
         let asked = waiting.asked.remove(at);
         match arrival.outcome {
+            Ok(values) if self.shared.compares_pairs() && asked.session.is_exact => {
+                let held = Held { session: asked.session, wire_call: asked.wire_call, values };
+                self.hold(arrival.call, arrival.part, held);
+            }
             Ok(values) => {
                 // The first answer counts; what others still send is not wanted.
                 for other in waiting.asked.drain(..) {
@@ -244,6 +251,27 @@ impl RemoteExperts {
                     asker.ask_another(open, arrival.call, arrival.part);
                 }
             }
+        }
+    }
+
+    /// Keeps the first of two answers to a part until the other is there, and compares them then.
+    fn hold(&mut self, id: CallId, index: usize, held: Held) {
+        let Some(open) = self.open.get_mut(&id) else { return };
+        let Some(PartState::Waiting(waiting)) = open.parts.get_mut(index) else { return };
+        let Some(first) = waiting.held.take() else {
+            waiting.held = Some(held);
+            if waiting.asked.is_empty() {
+                let asker = Asker { shared: &self.shared, arrive: &self.arrive };
+                asker.ask_another(open, id, index);
+            }
+            return;
+        };
+        for other in waiting.asked.drain(..) {
+            other.session.give_up(other.wire_call, other.missed);
+        }
+        let state = std::mem::replace(&mut open.parts[index], PartState::Done);
+        if let PartState::Waiting(Waiting { part, .. }) = state {
+            open.compare(part, first, held, &self.shared);
         }
     }
 

@@ -332,6 +332,11 @@ impl Shared {
         session.is_exact && self.known().draws(&session.worker, self.options.verify, random)
     }
 
+    /// Whether every call is sent to two workers, whose answers are compared.
+    pub(crate) fn compares_pairs(&self) -> bool {
+        self.options.verify.is_all() && self.options.copies > 0
+    }
+
     /// Why nothing is asked of a worker, if it is in quarantine.
     pub(crate) fn quarantined(&self, worker: &PublicKey) -> Option<String> {
         self.known().quarantined(worker).map(str::to_owned)
