@@ -334,8 +334,8 @@ impl Session {
         self.state().numbers.checked += 1;
     }
 
-    /// An answer was computed again, and was wrong: the hub is told with `evidence`, the worker why, and the session is
-    /// over. No receipt is signed any more.
+    /// An answer was computed again, and was wrong: the hub is told with `evidence`, and nothing more is asked or signed. The
+    /// session's task ends it once the report is on its way, by [`Session::wrong_result`].
     pub(crate) fn quarantine(&self, call: u64, why: &str, evidence: Vec<u8>) {
         {
             let mut state = self.state();
@@ -345,17 +345,19 @@ impl Session {
         }
         let code = RefusalCode::WrongResult;
         let report = Report { session: self.id, call, code, sentence: why.to_owned(), evidence };
-        let remedy = "have the machine's memory and the kernel looked at (kvasir plugin test); this backbone asks it nothing \
-                      more";
-        let refusal = Refusal::new(code, why, remedy).about(self.id);
-        for (kind, payload) in [(Kind::Report, report.encode()), (Kind::Refuse, refusal.encode())] {
-            if let Err(error) = self.link.try_send(kind, HUB_STREAM, payload) {
-                tracing::debug!(session = %self.id.short(), %error, "the hub is not told");
-            }
+        if let Err(error) = self.link.try_send(Kind::Report, HUB_STREAM, report.encode()) {
+            tracing::debug!(session = %self.id.short(), %error, "the hub is not told");
         }
         self.end(why.to_owned());
-        // What is queued, the report for one, goes out first.
-        self.link.close();
+    }
+
+    /// What a worker in quarantine is told.
+    pub(crate) fn wrong_result(&self) -> Option<Refusal> {
+        let state = self.state();
+        let why = state.ended.as_deref().filter(|_| state.quarantined)?;
+        let remedy = "have the machine's memory and the kernel looked at (kvasir plugin test); this backbone asks it nothing \
+                      more";
+        Some(Refusal::new(RefusalCode::WrongResult, why, remedy))
     }
 
     /// The session is over: whoever waits is told, and `why` is kept.

@@ -101,6 +101,9 @@ impl SessionTask {
                     continue;
                 }
                 _ = tick.tick() => {
+                    if let Some(refusal) = self.session.wrong_result() {
+                        return Over::Refuse(refusal);
+                    }
                     self.session.leave_if_done();
                     if let Some(over) = self.look_for_overdue() {
                         return over;
@@ -113,6 +116,10 @@ impl SessionTask {
                 Err(LinkError::Refused(refusal)) => return Over::Link(refusal.to_string()),
                 Err(error) => return Over::Link(error.to_string()),
             };
+            // Whatever a worker in quarantine still says: it is over at the next tick.
+            if self.session.is_quarantined() {
+                continue;
+            }
             if let Err(over) = self.take(payload) {
                 return over;
             }
