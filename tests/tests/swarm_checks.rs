@@ -7,6 +7,7 @@ use kvasir_backbone::{Call, CallId, Experts, ExpertsError, Progress};
 use kvasir_dispatch::{Placement, Verify, WorkerState};
 use kvasir_tests::swarm_scene::raw::wait_for_note;
 use kvasir_tests::swarm_scene::*;
+use kvasir_wire::receipt::Receipt;
 use kvasir_worker::Fault;
 
 const TOKENS: usize = 6;
@@ -26,10 +27,12 @@ fn a_worker_that_lies_from_its_first_call_is_named_and_unpaid() {
         let statistics = swarm.finish();
         assert_eq!((statistics.answers_wrong, statistics.answers_checked), (1, 1), "{statistics:#?}");
         let [worker] = &statistics.workers[..] else { panic!("one session: {statistics:#?}") };
-        assert_eq!((worker.wrong, worker.receipts, worker.receipted_bytes), (1, 0, 0), "{statistics:#?}");
+        assert_eq!((worker.wrong, worker.accepted, worker.excluded), (1, 0, 1), "{statistics:#?}");
+        assert_eq!((worker.receipted_bytes, worker.receipted_nano_kvr), (0, 0), "{statistics:#?}");
         assert_eq!(worker.state, WorkerState::Quarantined);
         assert!(worker.ended.as_deref().is_some_and(|why| why.contains("is wrong")), "{statistics:#?}");
-        assert!(scene.ledger.receipts.lock().unwrap().is_empty(), "nothing is paid");
+        let billed = |receipt: &Receipt| receipt.billed().get();
+        assert_eq!(scene.ledger.last_receipts().values().map(billed).sum::<u64>(), 0, "nothing is paid");
         drop(liar);
     }
 }

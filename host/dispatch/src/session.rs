@@ -65,10 +65,18 @@ pub(crate) struct State {
     /// No new calls.
     pub(crate) draining: bool,
     /// An answer was wrong.
-    quarantined: bool,
+    wrong: Option<Wrong>,
     /// Another session has its slot: once it owes nothing it asks for its final receipt.
     leaving: bool,
     pub(crate) ended: Option<String>,
+}
+
+/// Why a worker is in quarantine.
+struct Wrong {
+    why: String,
+    since: Instant,
+    /// Calls that no receipt has left out yet.
+    calls: Vec<u64>,
 }
 
 impl Session {
@@ -156,7 +164,7 @@ impl Session {
 
     /// Whether an answer of its worker was wrong.
     pub(crate) fn is_quarantined(&self) -> bool {
-        self.state().quarantined
+        self.state().wrong.is_some()
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -334,38 +342,52 @@ impl Session {
         self.state().numbers.checked += 1;
     }
 
-    /// An answer was computed again, and was wrong: the hub is told with `evidence`, and nothing more is asked or signed. The
-    /// session's task ends it once the report is on its way, by [`Session::wrong_result`].
+    /// An answer was computed again, and was wrong: the hub is told with `evidence`, nothing more is asked, and the session
+    /// ends with a receipt that leaves the call out. The worker has to sign that too, and with it what it answered.
     pub(crate) fn quarantine(&self, call: u64, why: &str, evidence: Vec<u8>) {
         {
             let mut state = self.state();
             state.numbers.checked += 1;
             state.numbers.wrong += 1;
-            state.quarantined = true;
+            state.numbers.accepted = state.numbers.accepted.saturating_sub(1);
+            state.numbers.excluded += 1;
+            let since = Instant::now();
+            let wrong =
+                state.wrong.get_or_insert_with(|| Wrong { why: why.to_owned(), since, calls: Vec::new() });
+            wrong.calls.push(call);
+            // Others that wait for it are told; what it still answers is not used.
+            state.calls.give_all_up();
+            state.draining = true;
+            state.leaving = true;
         }
         let code = RefusalCode::WrongResult;
         let report = Report { session: self.id, call, code, sentence: why.to_owned(), evidence };
         if let Err(error) = self.link.try_send(Kind::Report, HUB_STREAM, report.encode()) {
             tracing::debug!(session = %self.id.short(), %error, "the hub is not told");
         }
-        self.end(why.to_owned());
     }
 
-    /// What a worker in quarantine is told.
-    pub(crate) fn wrong_result(&self) -> Option<Refusal> {
+    /// Calls whose answers were found wrong, each once: the next receipt leaves them out.
+    pub(crate) fn take_wrong_calls(&self) -> Vec<u64> {
+        self.state().wrong.as_mut().map(|wrong| std::mem::take(&mut wrong.calls)).unwrap_or_default()
+    }
+
+    /// What a worker in quarantine is told that has not signed its last receipt within `patience`.
+    pub(crate) fn wrong_result(&self, patience: Duration) -> Option<Refusal> {
         let state = self.state();
-        let why = state.ended.as_deref().filter(|_| state.quarantined)?;
+        let wrong = state.wrong.as_ref().filter(|wrong| wrong.since.elapsed() > patience)?;
         let remedy = "have the machine's memory and the kernel looked at (kvasir plugin test); this backbone asks it nothing \
                       more";
-        Some(Refusal::new(RefusalCode::WrongResult, why, remedy))
+        Some(Refusal::new(RefusalCode::WrongResult, wrong.why.as_str(), remedy))
     }
 
-    /// The session is over: whoever waits is told, and `why` is kept.
+    /// The session is over: whoever waits is told, and `why` is kept; of a worker in quarantine, why it is there.
     pub(crate) fn end(&self, why: String) {
         let mut state = self.state();
         state.calls.fail_all();
         state.numbers.connected = false;
         if state.ended.is_none() {
+            let why = state.wrong.as_ref().map_or(why, |wrong| wrong.why.clone());
             state.numbers.ended = Some(why.clone());
             state.ended = Some(why);
         }
@@ -396,7 +418,7 @@ impl Session {
 impl State {
     /// Where the session stands, given whether this side's connection is there.
     fn standing(&self, is_whole: bool) -> WorkerState {
-        if self.quarantined {
+        if self.wrong.is_some() {
             WorkerState::Quarantined
         } else if self.ended.is_some() {
             WorkerState::Ended

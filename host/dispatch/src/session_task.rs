@@ -27,6 +27,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// A worker that refuses so many calls in a row, or answers them with nonsense, is let go.
 const MAX_REFUSED_IN_ROW: u32 = 16;
 
+/// How long a worker whose answer was wrong may take to sign a last receipt, without that call.
+const LAST_RECEIPT_TIME: Duration = Duration::from_secs(10);
+
 /// A worker that owes an answer for so many of the longest deadlines is not slow but gone.
 const GONE_AFTER_CEILINGS: u32 = 3;
 
@@ -101,7 +104,7 @@ impl SessionTask {
                     continue;
                 }
                 _ = tick.tick() => {
-                    if let Some(refusal) = self.session.wrong_result() {
+                    if let Some(refusal) = self.session.wrong_result(LAST_RECEIPT_TIME) {
                         return Over::Refuse(refusal);
                     }
                     self.session.leave_if_done();
@@ -116,10 +119,6 @@ impl SessionTask {
                 Err(LinkError::Refused(refusal)) => return Over::Link(refusal.to_string()),
                 Err(error) => return Over::Link(error.to_string()),
             };
-            // Whatever a worker in quarantine still says: it is over at the next tick.
-            if self.session.is_quarantined() {
-                continue;
-            }
             if let Err(over) = self.take(payload) {
                 return over;
             }
@@ -343,13 +342,13 @@ impl SessionTask {
     /// Signs the receipt that the hub waits for, once all results that it is about have come: control frames overtake
     /// results on the link.
     fn answer_cut(&mut self) -> Result<(), Over> {
-        if self.session.is_quarantined() {
-            return Ok(());
-        }
         let Some(cut) = self.pending_cut.filter(|cut| cut.results <= self.books.results()) else {
             return Ok(());
         };
         self.pending_cut = None;
+        for call in self.session.take_wrong_calls() {
+            self.books.exclude(call);
+        }
         if cut.is_final {
             self.session.begin_draining();
         }
