@@ -7,14 +7,16 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use kvasir_backbone::{Call, Experts, ExpertsError, Pick, call_blocking};
 use kvasir_experts::ExpertRows;
 use kvasir_wire::key::PublicKey;
+use kvasir_wire::message::{CallResult, Outcome};
 
 use crate::session::Session;
 use crate::split::{Answer, Part};
+use crate::swarm::Shared;
 
 /// Which answers of workers whose results are exact are computed again here before they are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +140,56 @@ pub(crate) struct Check {
     /// The call's number in the session.
     pub(crate) wire_call: u64,
     pub(crate) values: Vec<f32>,
+}
+
+impl Shared {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts an answer of a session's worker, and says whether it is to be computed again.
+    pub(crate) fn draws_check(&self, session: &Session) -> bool {
+        // Without randomness everything is checked.
+        let random = getrandom::u64().unwrap_or(0);
+        session.is_exact && self.known().draws(&session.worker, self.options.verify, random)
+    }
+
+    /// Whether every call is sent to two workers, whose answers are compared.
+    pub(crate) fn compares_pairs(&self) -> bool {
+        self.options.verify.is_all() && self.options.copies > 0
+    }
+
+    /// Why nothing is asked of a worker, if it is in quarantine.
+    pub(crate) fn quarantined(&self, worker: &PublicKey) -> Option<String> {
+        self.known().quarantined(worker).map(str::to_owned)
+    }
+
+    /// Judges an answer by what was computed here. A worker whose answer is wrong is asked nothing more.
+    pub(crate) fn judge(&self, check: &Check, layer: u16, own: &[f32]) {
+        let (session, call) = (&check.session, check.wire_call);
+        let Some(at) = difference(&check.part.answer, &check.values, own) else {
+            session.count_checked();
+            self.count(|statistics| statistics.answers_checked += 1);
+            return;
+        };
+        let shown = |values: &[f32]| values.get(at).map_or_else(String::new, |value| format!("{value:e}"));
+        let why = format!(
+            "the answer to call {call}, layer {layer}, is wrong: value {at} is {}, computed again it is {}",
+            shown(&check.values),
+            shown(own)
+        );
+        tracing::warn!(session = %session.id.short(), worker = %session.worker, "{why}; the worker is asked nothing more");
+        // As a work item has it: digests of the rows that came, and of those that should have.
+        let digest = |values: &[f32]| CallResult::rows_digest(&Outcome::Rows(&CallResult::row_bytes(values)));
+        let evidence = [digest(&check.values), digest(own)].concat();
+        self.known().quarantine(&session.worker, &why);
+        self.count(|statistics| {
+            statistics.answers_checked += 1;
+            statistics.answers_wrong += 1;
+            statistics.failovers += 1;
+        });
+        session.quarantine(call, &why, evidence);
+    }
 }
 
 /// What this machine finds for a part of a call: values in the order in which a worker answers.
