@@ -1,11 +1,14 @@
 //! The first look at a connection that was just accepted, before a byte of it is read: are there descriptors for it, and do
 //! connections come faster than they may?
 //!
-//! Both limits are for all peers together. What one address may have is the business of [`crate::edge::Gate`].
+//! Both limits are for all peers together; of the second an address has a share, so that one that floods does not use it up for
+//! all. How many connections an address may have open is the business of [`crate::edge::Gate`].
+
+mod shares;
 
 use std::{
     io::Write as _,
-    net::Shutdown,
+    net::{IpAddr, Shutdown},
     num::NonZeroU32,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -14,6 +17,7 @@ use std::{
 use tokio::net::TcpStream;
 
 use crate::{descriptors::DescriptorLimit, http_refusal::HttpRefusal};
+use shares::Shares;
 
 /// Connections a second that are accepted for long. A TLS handshake takes about a millisecond of a processor.
 pub const ACCEPTS_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(499);
@@ -78,6 +82,8 @@ pub enum Turned {
     Descriptors,
     /// Connections come too fast.
     Rate,
+    /// Connections of this address come too fast.
+    AddressRate,
 }
 
 impl Turned {
@@ -86,6 +92,7 @@ impl Turned {
         match self {
             Turned::Descriptors => "descriptors",
             Turned::Rate => "accept_rate",
+            Turned::AddressRate => "address_rate",
         }
     }
 
@@ -94,6 +101,7 @@ impl Turned {
         let why = match self {
             Turned::Descriptors => "too few descriptors are left for a new connection",
             Turned::Rate => "connections come faster than they are accepted here",
+            Turned::AddressRate => "connections of one address come faster than they are accepted here",
         };
         HttpRefusal::unavailable(why.into(), RETRY_SECONDS)
     }
@@ -106,6 +114,7 @@ pub struct Doorkeeper {
     /// Those that the bucket was made for.
     limits: AcceptLimits,
     bucket: TokenBucket,
+    shares: Shares,
     started: Instant,
     said: Option<Instant>,
     unsaid: u64,
@@ -116,11 +125,13 @@ impl Doorkeeper {
     pub fn new(shared: SharedLimits) -> Self {
         let limits = shared.get();
         let bucket = TokenBucket::new(limits.per_second, limits.burst);
-        Doorkeeper { shared, limits, bucket, started: Instant::now(), said: None, unsaid: 0 }
+        let shares = Shares::default();
+        Doorkeeper { shared, limits, bucket, shares, started: Instant::now(), said: None, unsaid: 0 }
     }
 
-    /// Whether this connection may be served.
-    pub fn admit(&mut self, stream: &TcpStream) -> Result<(), Turned> {
+    /// Whether this connection may be served. `of`: whose it is, and how many connections that address may have; none where many
+    /// come from one address as a matter of course.
+    pub fn admit(&mut self, stream: &TcpStream, of: Option<(IpAddr, usize)>) -> Result<(), Turned> {
         let limits = self.shared.get();
         if limits != self.limits {
             self.bucket.change(limits.per_second, limits.burst);
@@ -135,7 +146,14 @@ impl Doorkeeper {
         }
         #[cfg(not(unix))]
         let _ = stream;
-        match self.bucket.take(self.started.elapsed()) {
+        let now = self.started.elapsed();
+        // First: what an address is denied is not to cost the others.
+        if let Some(of) = of
+            && !self.shares.take(&self.limits, of, now)
+        {
+            return Err(Turned::AddressRate);
+        }
+        match self.bucket.take(now) {
             true => Ok(()),
             false => Err(Turned::Rate),
         }
@@ -247,6 +265,19 @@ mod tests {
         assert!(!bucket.take(now + Duration::from_millis(1)));
         let granted = (0..10).filter(|_| bucket.take(now + Duration::from_secs(60))).count();
         assert_eq!(granted, 2, "the new burst");
+    }
+
+    #[tokio::test]
+    async fn who_has_used_its_share_up_is_turned_away_and_who_has_none_of_its_own_is_not() {
+        let (per_second, burst) = (NonZeroU32::MIN, NonZeroU32::new(800).unwrap());
+        let limits = AcceptLimits { per_second, burst, descriptors: DescriptorLimit::new(None) };
+        let mut doorkeeper = Doorkeeper::new(SharedLimits::new(limits));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let of = Some((IpAddr::from([203, 0, 113, 7]), 1));
+        let turned = (0..700).find_map(|_| doorkeeper.admit(&stream, of).err());
+        assert_eq!(turned, Some(Turned::AddressRate), "a hundred, and one a second");
+        assert_eq!(doorkeeper.admit(&stream, None), Ok(()));
     }
 
     proptest! {

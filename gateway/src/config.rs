@@ -92,8 +92,10 @@ pub struct EdgeTable {
     pub max_unauthenticated: Option<NonZeroUsize>,
     /// Most connections of one address.
     pub max_per_address: Option<NonZeroUsize>,
-    /// Proxies that may say whom they speak for.
+    /// Proxies that speak HTTP and whose `X-Forwarded-For` is believed.
     pub trusted_peers: Vec<Network>,
+    /// Proxies that pass TCP on and send a PROXY header in front of every connection.
+    pub proxy_protocol_peers: Vec<Network>,
     /// Most connections a second, for long.
     pub max_accepts_per_second: Option<NonZeroU32>,
     /// Address of the operations listener; off without one.
@@ -213,8 +215,10 @@ mod tests {
         fs::write(&path, "[edge]\nmax_conections = 5\n").unwrap();
         let error = GatewayFile::load(Some(&path)).unwrap_err().to_string();
         assert!(error.contains("max_conections"), "{error}");
-        fs::write(&path, "[edge]\ntrusted_peers = [\"10.0.0.0/8\", \"::1\"]\n").unwrap();
-        assert_eq!(GatewayFile::load(Some(&path)).unwrap().edge.trusted_peers.len(), 2);
+        let peers = "trusted_peers = [\"10.0.0.0/8\", \"::1\"]\nproxy_protocol_peers = [\"10.0.0.7\"]\n";
+        fs::write(&path, format!("[edge]\n{peers}")).unwrap();
+        let edge = GatewayFile::load(Some(&path)).unwrap().edge;
+        assert_eq!((edge.trusted_peers.len(), edge.proxy_protocol_peers.len()), (2, 1));
         fs::write(&path, "[edge]\ntrusted_peers = [\"10.0.0.7/8\"]\n").unwrap();
         let error = GatewayFile::load(Some(&path)).unwrap_err().to_string();
         assert!(error.contains("10.0.0.7/8") && error.contains("bits"), "{error}");

@@ -204,6 +204,8 @@ mod tests {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
         let mut one_more = TcpStream::connect(address).await.unwrap();
+        // Let in, it would be answered.
+        let _ = one_more.write_all(b"GET /ready HTTP/1.1\r\nHost: h\r\n\r\n").await;
         let mut answer = Vec::new();
         // An end or a reset: closed either way.
         let _ = one_more.read_to_end(&mut answer).await;

@@ -398,6 +398,29 @@ async fn connections_that_come_faster_than_they_may_are_closed_unread() {
 }
 
 #[tokio::test]
+async fn an_address_that_comes_fast_meets_its_share_before_all_are_shut_out() {
+    let rig = Rig::start(|options| {
+        let burst = NonZeroU32::new(400).unwrap();
+        options.accept = AcceptLimits { burst, ..AcceptLimits::per_second(NonZeroU32::MIN) };
+        options.slots = SlotLimits { per_address: 1, ..SlotLimits::default() };
+    })
+    .await;
+    // Its share is fifty, and one a second.
+    let mut kept = Vec::new();
+    for _ in 0..150 {
+        kept.push(TcpStream::connect(rig.edge).await.unwrap());
+    }
+    let refused = async {
+        while !rig.served.metrics().contains("kvasir_gateway_refused_total{reason=\"address_rate\"}") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), refused).await.unwrap();
+    assert!(!rig.served.metrics().contains("reason=\"accept_rate\""));
+    drop(kept);
+}
+
+#[tokio::test]
 async fn metrics_and_report_say_what_went_by() {
     let rig = Rig::start(|_| {}).await;
     let (mut client, mut hub) = rig.session_behind(b"", &rig.good_head()).await;
@@ -435,10 +458,24 @@ async fn metrics_and_report_say_what_went_by() {
     rig.run.await.unwrap();
 }
 
+/// Whoever dials in these tests.
+fn all_here() -> TrustedPeers {
+    TrustedPeers::new(vec!["127.0.0.0/8".parse().unwrap()]).unwrap()
+}
+
+/// Whether the edge closes a connection that begins so without an answer.
+async fn closed_at(edge: SocketAddr, first: &[u8]) -> bool {
+    let mut client = TcpStream::connect(edge).await.unwrap();
+    client.write_all(first).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = client.read_to_end(&mut answer).await;
+    answer.is_empty()
+}
+
 #[tokio::test]
-async fn a_trusted_proxy_says_whose_connection_it_is_and_the_caps_are_the_client_s() {
+async fn a_proxy_s_header_says_whose_connection_it_is_and_the_caps_are_the_client_s() {
     let rig = Rig::start(|options| {
-        options.trusted_peers = TrustedPeers::new(vec!["127.0.0.0/8".parse().unwrap()]).unwrap();
+        options.proxy_protocol_peers = all_here();
         options.slots = SlotLimits { per_address: 1, ..SlotLimits::default() };
     })
     .await;
@@ -451,15 +488,32 @@ async fn a_trusted_proxy_says_whose_connection_it_is_and_the_caps_are_the_client
     let three = rig.session_behind(&binary, &head).await;
     let answer = rig.refused_behind(&of("203.0.113.9"), &head).await;
     assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+    // Who sends one always sends one: without it, its clients could write their own.
+    assert!(closed_at(rig.edge, b"\x16\x03\x01").await);
+    rig.metric("kvasir_gateway_handshakes_total{result=\"bad_proxy_header\"} 1").await;
+    drop((one, two, three));
+    rig.stop.stop();
+    rig.run.await.unwrap();
+}
 
-    // The same by X-Forwarded-For, where the proxy speaks HTTP.
+#[tokio::test]
+async fn a_proxy_that_speaks_http_says_whose_connection_it_is_in_the_head_alone() {
+    let rig = Rig::start(|options| {
+        options.trusted_peers = all_here();
+        options.slots = SlotLimits { per_address: 1, ..SlotLimits::default() };
+    })
+    .await;
+    let head = rig.good_head();
     let with = |line: &str| head.replace("X-Odd:", &format!("X-Forwarded-For: {line}\r\nX-Odd:"));
     let four = rig.session_behind(b"", &with("6.6.6.6, 203.0.113.10")).await;
     let answer = rig.refused(&with("7.7.7.7, 203.0.113.10")).await;
     assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
     let answer = rig.refused(&with("203.0.113.11, nobody")).await;
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
-    drop((one, two, three, four));
+    // Its clients' bytes may begin as they like.
+    assert!(closed_at(rig.edge, b"PROXY TCP4 203.0.113.7 10.0.0.1 1234 443\r\n").await);
+    rig.metric("kvasir_gateway_handshakes_total{result=\"bad_proxy_header\"} 1").await;
+    drop(four);
     rig.stop.stop();
     rig.run.await.unwrap();
 }
@@ -467,7 +521,7 @@ async fn a_trusted_proxy_says_whose_connection_it_is_and_the_caps_are_the_client
 #[tokio::test]
 async fn behind_a_proxy_the_oldest_of_the_client_that_has_too_many_makes_room() {
     let rig = Rig::start(|options| {
-        options.trusted_peers = TrustedPeers::new(vec!["127.0.0.0/8".parse().unwrap()]).unwrap();
+        options.proxy_protocol_peers = all_here();
         options.slots = SlotLimits { unauthenticated_per_address: 1, ..SlotLimits::default() };
     })
     .await;
@@ -497,13 +551,13 @@ async fn changed_settings_hold_for_newcomers_and_touch_no_session() {
         accept: AcceptLimits::default(),
         slots: SlotLimits { per_address: 1, ..SlotLimits::default() },
         trusted_peers: TrustedPeers::default(),
+        proxy_protocol_peers: TrustedPeers::default(),
         pass_through: Routes::default(),
     };
     rig.control.change(settings.clone());
     let answer = rig.refused(&head).await;
     assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("has 1 connections"), "{answer}");
-    let trusted_peers = TrustedPeers::new(vec!["127.0.0.0/8".parse().unwrap()]).unwrap();
-    rig.control.change(EdgeSettings { trusted_peers, ..settings });
+    rig.control.change(EdgeSettings { proxy_protocol_peers: all_here(), ..settings });
     let behind = rig.session_behind(b"PROXY TCP4 203.0.113.7 10.0.0.1 1234 443\r\n", &head).await;
     client.write_all(b"still here").await.unwrap();
     let mut still = [0; 10];
@@ -519,11 +573,7 @@ async fn a_stranger_s_word_about_addresses_is_refused_or_not_looked_at() {
     })
     .await;
     for header in [&b"PROXY TCP4 203.0.113.7 10.0.0.1 1234 443\r\n"[..], b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"] {
-        let mut client = TcpStream::connect(rig.edge).await.unwrap();
-        client.write_all(header).await.unwrap();
-        let mut answer = Vec::new();
-        let _ = client.read_to_end(&mut answer).await;
-        assert!(answer.is_empty());
+        assert!(closed_at(rig.edge, header).await);
     }
     rig.metric("kvasir_gateway_handshakes_total{result=\"bad_proxy_header\"} 2").await;
     let with = |line: &str| rig.good_head().replace("X-Odd:", &format!("X-Forwarded-For: {line}\r\nX-Odd:"));

@@ -107,6 +107,26 @@ async fn an_edge_hands_its_port_over_and_nobody_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_successor_that_dies_is_replaced_while_the_old_one_has_a_session_and_one_that_is_stopped_is_not() {
+    let rig = Rig::start();
+    let session = admitted(&rig.gateway, 0).await;
+    rig.gateway.edge.signal("-USR2");
+    let first = rig.successor().await;
+    let number = first.0.clone();
+    // It is killed.
+    drop(first);
+    let second = rig.successor().await;
+    assert_ne!(second.0, number);
+    drop(admitted(&rig.gateway, 1).await);
+    assert!(session.sender.is_open() && !rig.gateway.edge.has_ended());
+
+    assert!(Command::new("kill").args(["-TERM", &second.0]).status().unwrap().success());
+    // Who dials is told that nobody listens, and does not wait for somebody who will not come.
+    until(|| std::net::TcpStream::connect(rig.gateway.edge.address).is_err()).await;
+    assert!(session.sender.is_open() && !rig.gateway.edge.has_ended());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edge_whose_successor_cannot_start_goes_on_as_it_was() {
     let rig = Rig::start();
     let session = admitted(&rig.gateway, 0).await;

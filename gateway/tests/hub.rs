@@ -257,6 +257,20 @@ async fn another_key_and_a_second_answer_to_one_challenge_are_refused() {
     assert_eq!(walks(&twice), Ok(2));
     link.send_bytes(twice).await;
     assert_eq!(link.refusal().await.code, RefusalCode::ReplayedAnswer);
+
+    // The operator reads the same codes.
+    for line in [
+        "kvasir_gateway_refused_total{reason=\"wrong_key\"} 2",
+        "kvasir_gateway_refused_total{reason=\"replayed_answer\"} 1",
+        "kvasir_gateway_handshakes_total{result=\"refused\"} 3",
+    ] {
+        patiently(async {
+            while !scene.served.metrics().lines().any(|found| found == line) {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -598,10 +612,12 @@ async fn a_changed_cap_holds_for_newcomers_and_touches_no_session() {
     let cap = |connections| HubSettings { accept: AcceptLimits::default(), connections };
     scene.control_of_hub.change(cap(1));
     let mut stream = TcpStream::connect(scene.hub).await.unwrap();
+    // Let in, it would be answered.
+    let _ = stream.write_all(b"GET /v1/status HTTP/1.1\r\nHost: h\r\n\r\n").await;
     let mut answer = Vec::new();
     // An end or a reset: closed either way.
     let _ = patiently(stream.read_to_end(&mut answer)).await;
-    assert!(answer.is_empty());
+    assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
     whole_session(&mut worker, &mut backbone, &[(10, 20)]).await;
     scene.control_of_hub.change(cap(100));
     assert!(get(scene.hub, "/v1/status").await.starts_with("HTTP/1.1 200"));

@@ -7,9 +7,11 @@ mod scene;
 
 use std::{sync::Arc, time::Duration};
 
+use kvasir_gateway::hub::filing::{Ledger, LedgerError};
 use kvasir_wire::{
     frame::Kind,
     message::{Drain, DrainReason},
+    note::Note,
     refusal::RefusalCode,
 };
 use scene::*;
@@ -113,4 +115,42 @@ async fn a_session_goes_on_while_a_cure_may_come_and_then_ends_with_what_to_do()
     let status = get(scene.hub, "/v1/status").await;
     assert!(status.contains("\"receipts_postponed\":1") && status.contains("no delegation"), "{status}");
     scene.stop().await;
+}
+
+/// A ledger that takes everything, and its time.
+struct Slow;
+
+impl Ledger for Slow {
+    fn post_receipt(&self, _: &Note) -> Result<(), LedgerError> {
+        std::thread::sleep(Duration::from_millis(50));
+        Ok(())
+    }
+
+    fn post_grant(&self, note: &Note) -> Result<(), LedgerError> {
+        self.post_receipt(note)
+    }
+
+    fn price(&self) -> Result<String, LedgerError> {
+        Ok("77".repeat(32))
+    }
+}
+
+#[tokio::test]
+async fn a_hub_that_stops_leaves_in_the_spool_what_it_cannot_file_in_time() {
+    // For all of them it would take longer than a test waits.
+    let notes = 2 * PATIENCE.as_millis() / 50;
+    let mut note = Note::unsigned("receipt\n").unwrap();
+    note.sign("test/hub".parse().unwrap(), &key(1)).unwrap();
+    let scene = Scene::start_with(Arc::new(Slow), |options| {
+        options.file_time = Duration::from_millis(100);
+        for number in 0..notes {
+            std::fs::write(options.spool.join(format!("{number}.receipt")), note.to_string()).unwrap();
+        }
+    })
+    .await;
+    let spool = scene.stop_and_keep_spool().await;
+    let left = std::fs::read_dir(spool.path()).unwrap().filter(|entry| {
+        entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "receipt")
+    });
+    assert!(left.count() > 0);
 }

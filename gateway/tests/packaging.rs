@@ -42,7 +42,7 @@ fn every_service_is_confined_and_is_given_longer_to_stop_than_it_takes() {
         assert!(stop.unwrap().parse::<u64>().unwrap() > drain.as_secs(), "{name}");
         let reloads = unit.contains("ExecReload=/bin/kill -HUP $MAINPID");
         assert_eq!(reloads, ["edge", "hub"].contains(&name), "{name}: elsewhere a hangup ends the program");
-        assert_eq!(unit.contains("\nNotifyAccess=main\n"), reloads, "{name}: who hands over says so");
+        assert_eq!(unit.contains("\nNotifyAccess=all\n"), reloads, "{name}: who hands over says so");
         let writes = unit.contains("StateDirectory=");
         assert_eq!(writes, name != "edge", "{name}: only the edge has nothing to keep");
     }

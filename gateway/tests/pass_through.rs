@@ -369,6 +369,7 @@ async fn changed_names_and_caps_hold_for_newcomers_and_touch_nothing_that_is_pas
         accept: AcceptLimits::default(),
         slots: SlotLimits { connections: 2, ..SlotLimits::default() },
         trusted_peers: TrustedPeers::default(),
+        proxy_protocol_peers: TrustedPeers::default(),
         pass_through: Routes::new(vec![other]).unwrap(),
     };
     rig.control.change(settings.clone());

@@ -7,29 +7,37 @@
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 mod front;
+mod raw_link;
 mod relay;
 mod scene;
 
 use std::{
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use front::Front;
-use kvasir_gateway::hub::HubOptions;
-use kvasir_link::{Connected, LinkError, LinkOptions, connect_backbone, connect_worker};
+use kvasir_gateway::hub::{HubOptions, SIGN_TIME};
+use kvasir_link::{Connected, LinkError, LinkOptions, USER_TIMEOUT, connect_backbone, connect_worker};
 use kvasir_wire::{
     frame::Kind,
     handshake::{Features, Purpose, Resumption},
+    id::Nonce,
     key::SecretKey,
     message::Pause,
     receipt::Receipt,
     refusal::RefusalCode,
     ticket::Role,
 };
+use raw_link::RawLink;
 use relay::{Flow, Relay};
 use scene::*;
-use tokio::time::sleep;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    time::sleep,
+};
 
 /// Long enough for bytes to be where a relay holds them; nothing depends on it but what a test cuts.
 const ON_THE_WAY: Duration = Duration::from_millis(100);
@@ -37,6 +45,8 @@ const ON_THE_WAY: Duration = Duration::from_millis(100);
 struct Rig {
     ledger: Arc<MemoryLedger>,
     scene: Scene,
+    /// The hub itself; the scene's is where the backbone dials, before `lan`.
+    hub: SocketAddr,
     front: Front,
     /// Before the edge, for the worker.
     relay: Relay,
@@ -65,10 +75,10 @@ impl Rig {
         let front = Front::start_with(&scene, |edge| edge.drain_time = Duration::from_millis(50)).await;
         let relay = Relay::start(front.address).await;
         let lan = Relay::start(scene.hub).await;
-        scene.hub = lan.address;
+        let hub = std::mem::replace(&mut scene.hub, lan.address);
         let (worker, backbone) = (key(2), key(3));
         let control = scene.control(&backbone).await;
-        Rig { ledger, scene, front, relay, lan, control, worker, backbone, options }
+        Rig { ledger, scene, hub, front, relay, lan, control, worker, backbone, options }
     }
 
     async fn pair(&mut self) -> (WorkerEnd, BackboneEnd) {
@@ -143,6 +153,13 @@ async fn ended(receiver: &mut kvasir_link::LinkReceiver) -> LinkError {
             return error;
         }
     }
+}
+
+/// What the backbone hears of its worker's connection, which must come next.
+async fn pause(backbone: &mut BackboneEnd) -> Pause {
+    let payload = patiently(backbone.session.receiver.recv()).await.unwrap();
+    assert_eq!(payload.kind, Kind::Pause);
+    Pause::decode(&payload.bytes).unwrap()
 }
 
 fn recovered(what: &str, began: Instant) {
@@ -280,21 +297,63 @@ async fn a_worker_that_finds_its_connection_dead_first_displaces_it_at_the_hub()
 }
 
 #[tokio::test]
+async fn who_asks_for_a_minute_is_asked_again_while_the_hub_still_waits() {
+    let mut rig = Rig::start().await;
+    let (mut worker, mut backbone) = rig.begun().await;
+    let busy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    rig.lan.retarget(busy.local_addr().unwrap());
+    rig.lan.reset();
+    let (mut asker, _) = patiently(busy.accept()).await.unwrap();
+    rig.lan.retarget(rig.hub);
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(patiently(asker.read_u8()).await.unwrap());
+    }
+    let answer = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 60\r\nContent-Length: 0\r\n\r\n";
+    asker.write_all(answer).await.unwrap();
+    asker.shutdown().await.unwrap();
+    call(&mut worker, &mut backbone, 2, 10, 10, async || {}).await;
+    rig.is_billed(&mut worker, &mut backbone, 170).await;
+    assert_eq!(rig.scene.closed_sessions(1).await[0].resumed, 1);
+}
+
+#[tokio::test]
 async fn the_backbone_hears_that_its_worker_is_away_and_back() {
     let mut rig = Rig::start().await;
     let (mut worker, mut backbone) = rig.begun().await;
     rig.relay.retarget(([127, 0, 0, 1], 1).into());
     rig.relay.reset();
-    let pause = async |backbone: &mut BackboneEnd| {
-        let payload = patiently(backbone.session.receiver.recv()).await.unwrap();
-        assert_eq!(payload.kind, Kind::Pause);
-        Pause::decode(&payload.bytes).unwrap()
-    };
-    assert_eq!(pause(&mut backbone).await, Pause { for_ms: 15_000 });
+    assert_eq!(pause(&mut backbone).await, Pause { for_ms: 30_000 });
     rig.relay.retarget(rig.front.address);
     assert_eq!(pause(&mut backbone).await, Pause { for_ms: 0 });
     call(&mut worker, &mut backbone, 2, 10, 10, async || {}).await;
     rig.is_billed(&mut worker, &mut backbone, 170).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_away_when_it_should_sign_signs_once_it_is_back() {
+    let sign_time = Duration::from_millis(500);
+    let change = |hub: &mut HubOptions| hub.sign_time = sign_time;
+    let mut rig = Rig::start_with(Features::RESUME, LinkOptions::default(), change).await;
+    let (mut worker, mut backbone) = rig.begun().await;
+    rig.relay.retarget(([127, 0, 0, 1], 1).into());
+    rig.relay.reset();
+    assert_ne!(pause(&mut backbone).await, Pause { for_ms: 0 });
+    backbone.ask_to_drain().await;
+    let cut = backbone.cut().await;
+    let receipt = backbone.countersign(cut, &[], |_| {}).await;
+    // Whoever is there would be given up by now.
+    sleep(4 * sign_time).await;
+    rig.relay.retarget(rig.front.address);
+    assert_eq!(worker.countersign().await, receipt);
+    tokio::join!(worker.complete(), backbone.complete());
+    let closed = rig.scene.closed_sessions(1).await;
+    assert_eq!((closed[0].reason_code, closed[0].receipted_bytes, closed[0].resumed), ("finished", 150, 1));
+}
+
+#[test]
+fn the_hub_finds_a_path_silent_before_a_signature_that_it_asked_for_there_is_overdue() {
+    assert!(SIGN_TIME > USER_TIMEOUT);
 }
 
 #[tokio::test]
@@ -327,15 +386,47 @@ impl Rig {
             patiently(connect_backbone(&url, &ticket, key, purpose, Features::RESUME, &options)).await,
         )
     }
+
+    /// What it answers to a worker of this key.
+    async fn resume_as_worker(&self, key: &SecretKey, of: &BackboneEnd) -> RefusalCode {
+        let resumption = Resumption { role: Role::Worker, session: of.id(), received: 0 };
+        let ticket = self.scene.ticket(Role::Worker, key);
+        let mut link = RawLink::dial(&self.scene, "/v1/worker", &ticket).await;
+        let (purpose, nonce) = (Purpose::Resume(resumption), Nonce([7; 32]));
+        let handshake = link.hello_for(purpose, Features::RESUME, &ticket, key, nonce).await;
+        let challenge = link.expect(Kind::Challenge).await;
+        let (_, proof) = handshake.challenge(&challenge, key).unwrap();
+        link.send(Kind::Proof, &proof).await;
+        link.refusal().await.code
+    }
 }
 
 #[tokio::test]
 async fn another_key_takes_nobody_s_session() {
     let mut rig = Rig::start().await;
     let (mut worker, mut backbone) = rig.begun().await;
-    assert_eq!(rig.resume_as_backbone(&key(7), &backbone, 0).await, RefusalCode::UnknownSession);
+    // A stranger's, and each end's own for the other one.
+    for key in [&key(7), &rig.worker] {
+        assert_eq!(rig.resume_as_backbone(key, &backbone, 0).await, RefusalCode::UnknownSession);
+    }
+    for key in [&key(7), &rig.backbone] {
+        assert_eq!(rig.resume_as_worker(key, &backbone).await, RefusalCode::UnknownSession);
+    }
     call(&mut worker, &mut backbone, 2, 10, 10, async || {}).await;
     rig.is_billed(&mut worker, &mut backbone, 170).await;
+}
+
+#[tokio::test]
+async fn an_older_attempt_that_comes_late_ends_nothing() {
+    let mut rig = Rig::start().await;
+    let (mut worker, mut backbone) = rig.begun().await;
+    // Of so much the backbone has acknowledged something, and the hub has heard it once it passes the next call on.
+    call(&mut worker, &mut backbone, 2, 10, 200_000, async || {}).await;
+    call(&mut worker, &mut backbone, 3, 10, 10, async || {}).await;
+    assert_eq!(rig.resume_as_backbone(&rig.backbone, &backbone, 0).await, RefusalCode::UnknownSession);
+    call(&mut worker, &mut backbone, 4, 10, 10, async || {}).await;
+    rig.is_billed(&mut worker, &mut backbone, 200_200).await;
+    assert_eq!(rig.scene.closed_sessions(1).await[0].resumed, 0);
 }
 
 #[tokio::test]

@@ -178,7 +178,8 @@ fn a_poller_that_is_killed_anywhere_credits_once_and_loses_nothing() {
          credited before the next start",
         calls.len()
     );
-    assert!(killed > tried / 2 && credited_before > 0 && credited_before < tried);
+    // At three clocks of seven the ledger refuses and the poller ends by itself before many a point: the rest has to be killed.
+    assert!(killed > tried / 4 && credited_before > 0 && credited_before < tried);
     // A cursor that says more than there is, less, or nothing at all costs a question, never a byte.
     for text in ["{\"last_receipt\":999999}", "{\"last_receipt\":0}", "{\"last_rec", ""] {
         scene.serve_more();

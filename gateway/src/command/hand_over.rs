@@ -2,7 +2,9 @@
 //!
 //! The new one is started as this one was, so it may be another release, and reads the file as it is then. Its standard input is
 //! the listening socket. Both have the same one, with one queue of connections, so none is refused or lost between the two.
-//! Only once the new one says that it listens does this one take no more. If it does not come that far, nothing has changed.
+//! Only once the new one says that it listens does this one take no more. If it does not come that far, nothing has changed. If it
+//! dies later, while this one still finishes what it has, this one starts another: a service manager may not see that death, and
+//! nobody would listen.
 
 use std::{
     io,
@@ -20,11 +22,16 @@ use tokio::{
     net::TcpListener,
     process::{Child, ChildStdout, Command},
     signal::unix::{Signal, SignalKind, signal},
-    time::timeout,
+    task::JoinHandle,
+    time::{sleep, timeout},
 };
+
+use super::serve::STOPPED_AT_ONCE;
 
 /// How long a new process may take until it listens.
 const START_TIME: Duration = Duration::from_secs(30);
+/// Between the death of one and the start of another: `RestartSec` of the units.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// Most bytes of its line that says so.
 const MAX_ANNOUNCEMENT_BYTES: u64 = 4_096;
 /// Where a service manager wants to be told which process the service is (`sd_notify(3)`).
@@ -43,39 +50,73 @@ impl HandOver {
         Ok(HandOver { socket, asked: signal(SignalKind::user_defined2())? })
     }
 
-    /// Returns once another process listens in this one's place.
-    pub(super) async fn done(mut self) {
-        loop {
+    /// Returns once another process listens in this one's place. That one is watched from then on.
+    pub(super) async fn done(mut self) -> Watch {
+        let successor = loop {
             if self.asked.recv().await.is_none() {
                 return std::future::pending().await;
             }
             tracing::info!("starting the process that is to take over");
-            let started = match self.spawn() {
-                Ok(child) => listening(child).await,
-                Err(error) => Err(error),
-            };
-            match started {
-                Ok(successor) => {
-                    successor.takes_over();
-                    return;
-                }
+            match start(&self.socket).await {
+                Ok(successor) => break successor,
                 Err(error) => {
                     tracing::error!("not handed over, all goes on as it was: {}", super::sentence(&error));
                 }
             }
+        };
+        successor.takes_over();
+        Watch(tokio::spawn(watch(self.socket, successor)))
+    }
+}
+
+/// Sees to it that a process listens in this one's place, until it is ended.
+pub(super) struct Watch(JoinHandle<()>);
+
+impl Watch {
+    /// From now on nobody is started any more.
+    pub(super) fn end(&self) {
+        self.0.abort();
+    }
+}
+
+/// Replaces the process that took over where it dies. The socket, which stays open here for that, keeps who comes meanwhile waiting.
+async fn watch(socket: OwnedFd, mut successor: Successor) {
+    while successor.has_died().await {
+        successor = another(&socket).await;
+        successor.takes_over();
+    }
+}
+
+async fn another(socket: &OwnedFd) -> Successor {
+    loop {
+        sleep(RESTART_PAUSE).await;
+        match start(socket).await {
+            Ok(successor) => return successor,
+            Err(error) => {
+                tracing::error!(
+                    "nobody takes what comes, the next try is in {} s: {}",
+                    RESTART_PAUSE.as_secs(),
+                    super::sentence(&error)
+                );
+            }
         }
     }
+}
 
-    fn spawn(&self) -> anyhow::Result<Child> {
-        let mut arguments = std::env::args_os();
-        let program = arguments.next().context("this process was started without a name")?;
-        Command::new(&program)
-            .args(arguments)
-            .stdin(Stdio::from(self.socket.try_clone()?))
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("starting {}", program.to_string_lossy()))
-    }
+/// Starts a process and waits until it listens.
+async fn start(socket: &OwnedFd) -> anyhow::Result<Successor> {
+    listening(spawn(socket)?).await
+}
+
+fn spawn(socket: &OwnedFd) -> anyhow::Result<Child> {
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().context("this process was started without a name")?;
+    Command::new(&program)
+        .args(arguments)
+        .stdin(Stdio::from(socket.try_clone()?))
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting {}", program.to_string_lossy()))
 }
 
 /// Waits until a process that was started says that it listens.
@@ -91,7 +132,7 @@ async fn listening(mut child: Child) -> anyhow::Result<Successor> {
         Err(_) => bail!("the new process does not listen after {} s", START_TIME.as_secs()),
     }
     let child = starting.0.take().context("the new process is gone")?;
-    Ok(Successor { child, output })
+    Ok(Successor { child, _output: output })
 }
 
 /// A process that does not listen yet; killed if nobody waits for it any more.
@@ -105,28 +146,43 @@ impl Drop for Starting {
     }
 }
 
-/// A process that listens.
+/// A process that listens. Its standard output stays open as long as it is watched.
 struct Successor {
     child: Child,
-    output: BufReader<ChildStdout>,
+    _output: BufReader<ChildStdout>,
 }
 
 impl Successor {
-    fn takes_over(self) {
-        let Successor { mut child, output } = self;
-        let process = child.id();
+    fn takes_over(&self) {
+        let process = self.child.id();
         tracing::info!(process, "handed over: it takes what comes, this process finishes what it has");
         if let Some(process) = process
             && let Err(error) = tell_manager(process)
         {
             tracing::error!("telling the service manager of the new process: {error}");
         }
-        tokio::spawn(async move {
-            let ended = child.wait().await;
-            // Its standard output stays open while this process is there.
-            drop(output);
-            tracing::warn!(process, ?ended, "the process that took over has ended");
-        });
+    }
+
+    /// Waits for its end. False where it ended in order: somebody stopped it, or it has handed over itself.
+    async fn has_died(mut self) -> bool {
+        let process = self.child.id();
+        match self.child.wait().await {
+            Ok(status) if status.success() || status.code() == Some(STOPPED_AT_ONCE) => {
+                tracing::info!(process, %status, "the process that took over has ended");
+                false
+            }
+            Ok(status) => {
+                tracing::error!(process, %status, "the process that took over has died");
+                true
+            }
+            Err(error) => {
+                tracing::error!(
+                    process,
+                    "what became of the process that took over cannot be known: {error}"
+                );
+                false
+            }
+        }
     }
 }
 

@@ -116,7 +116,7 @@ struct EdgeArgs {
     /// Most connections of one address [default: 256]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_PER_ADDRESS", value_name = "NUMBER")]
     max_per_address: Option<NonZeroUsize>,
-    /// A proxy, or a network of them, whose PROXY header and X-Forwarded-For are believed; may be repeated
+    /// A proxy that speaks HTTP, or a network of them, whose X-Forwarded-For is believed; may be repeated
     #[arg(
         long = "trusted-peer",
         env = "KVASIR_GATEWAY_TRUSTED_PEERS",
@@ -124,6 +124,14 @@ struct EdgeArgs {
         value_delimiter = ','
     )]
     trusted_peers: Vec<Network>,
+    /// A proxy that passes TCP on, or a network of them, which must send a PROXY header; may be repeated
+    #[arg(
+        long = "proxy-protocol-peer",
+        env = "KVASIR_GATEWAY_PROXY_PROTOCOL_PEERS",
+        value_name = "NETWORK",
+        value_delimiter = ','
+    )]
+    proxy_protocol_peers: Vec<Network>,
     /// Most connections a second, for long; four times as many may come at once [default: 500]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_ACCEPTS_PER_SECOND", value_name = "NUMBER")]
     max_accepts_per_second: Option<NonZeroU32>,

@@ -14,7 +14,17 @@ impl HandOver {
     }
 
     /// Never returns.
-    pub(super) async fn done(self) {
+    pub(super) async fn done(self) -> Watch {
         std::future::pending().await
+    }
+}
+
+/// There is none.
+pub(super) enum Watch {}
+
+impl Watch {
+    /// Nothing to end.
+    pub(super) fn end(&self) {
+        match *self {}
     }
 }

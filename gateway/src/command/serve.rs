@@ -15,7 +15,7 @@ use tokio::{runtime::Runtime, sync::Notify, time::sleep};
 
 use super::{
     EdgeArgs, HubArgs, SettleArgs, Source,
-    hand_over::HandOver,
+    hand_over::{HandOver, Watch},
     print_line,
     reload::Hangups,
     settings::{self, EdgeSetup, HubSetup, network},
@@ -25,13 +25,15 @@ use crate::{
     credentials::{Span, read_edge_key, read_secret_key},
     descriptors::DescriptorLimit,
     edge::{Certificates, DRAIN_TIME, Edge, EdgeOptions, HAND_OVER_TIME},
-    hub::{HubError, HubOptions, HubServer, SessionClosed, filing::SpoolHold},
+    hub::{HubError, HubOptions, HubServer, SessionClosed, TAKE_OVER_TIME, filing::SpoolHold},
     listen::{self, ListenError, Listening},
     operations::{Operations, Served},
     settle::{DEFAULT_INTERVAL, Poller},
     stop::{Stop, stop_signal, switch},
 };
 
+/// Exit status of a process that was told twice to stop.
+pub(super) const STOPPED_AT_ONCE: i32 = 130;
 /// Between two looks whether an address is free that the process before this one still has.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -77,10 +79,13 @@ pub(super) fn edge(args: EdgeArgs, source: Source, json: bool) -> anyhow::Result
             let file = source.read()?;
             let new = settings::edge(args.clone(), file.edge)?;
             let filter = source.log.of_file(file.log.as_deref())?;
-            if let Some(certificates) = &certificates {
-                certificates.reload()?;
-            }
+            let changed =
+                certificates.as_ref().map(|certificates| certificates.look()).transpose()?.flatten();
             source.log.change(filter)?;
+            // From here on nothing fails: all is changed, or nothing is.
+            if let (Some(certificates), Some(changed)) = (&certificates, changed) {
+                certificates.take(changed);
+            }
             control.change(new.settings);
             Ok(fixed.differences(&new.fixed))
         });
@@ -127,7 +132,7 @@ pub(super) fn hub(args: HubArgs, source: Source, json: bool) -> anyhow::Result<(
                 announce(address, fixed.operations, json)?;
                 let mut stop = stop.clone();
                 tokio::select! {
-                    hold = SpoolHold::take_over(&fixed.spool) => hold?,
+                    hold = SpoolHold::take_over(&fixed.spool, TAKE_OVER_TIME) => hold?,
                     () = stop.stopped() => return Ok(()),
                 }
             }
@@ -208,16 +213,18 @@ fn run(program: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> 
 fn stop_on_signal(hand_over: Option<HandOver>, on_hand_over: impl FnOnce() + Send + 'static) -> Stop {
     let (stopper, stop) = switch();
     tokio::spawn(async move {
-        let handed_over = tokio::select! {
-            () = next_stop_signal() => false,
-            () = handed_over(hand_over) => true,
+        let watch = tokio::select! {
+            () = next_stop_signal() => None,
+            watch = handed_over(hand_over) => Some(watch),
         };
-        if handed_over {
+        if watch.is_some() {
             on_hand_over();
         }
         stopper.stop();
         next_stop_signal().await;
-        if handed_over {
+        if let Some(watch) = watch {
+            // Who is told to stop starts nobody any more.
+            watch.end();
             tracing::info!(
                 seconds = DRAIN_TIME.as_secs(),
                 "stopping: what is left of the sessions is cut then"
@@ -228,7 +235,7 @@ fn stop_on_signal(hand_over: Option<HandOver>, on_hand_over: impl FnOnce() + Sen
             }
         }
         tracing::warn!("second signal: ending at once");
-        std::process::exit(130);
+        std::process::exit(STOPPED_AT_ONCE);
     });
     stop
 }
@@ -241,7 +248,7 @@ async fn next_stop_signal() {
     }
 }
 
-async fn handed_over(hand_over: Option<HandOver>) {
+async fn handed_over(hand_over: Option<HandOver>) -> Watch {
     match hand_over {
         Some(hand_over) => hand_over.done().await,
         None => std::future::pending().await,

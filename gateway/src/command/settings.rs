@@ -12,7 +12,11 @@ use super::{EdgeArgs, HubArgs};
 use crate::{
     accept::{ACCEPTS_PER_SECOND, AcceptLimits},
     config::{EdgeTable, HubTable, needed},
-    edge::{EdgeSettings, SlotLimits, pass_through::Routes, trusted::TrustedPeers},
+    edge::{
+        EdgeSettings, SlotLimits,
+        pass_through::Routes,
+        trusted::{Network, TrustedPeers},
+    },
     hub::HubSettings,
 };
 
@@ -141,11 +145,13 @@ pub(super) fn edge(args: EdgeArgs, file: EdgeTable) -> anyhow::Result<EdgeSetup>
     ] {
         *cap = given.map_or(*cap, NonZeroUsize::get);
     }
-    let trusted = if args.trusted_peers.is_empty() { file.trusted_peers } else { args.trusted_peers };
+    let peers =
+        |given: Vec<Network>, from_file| TrustedPeers::new(if given.is_empty() { from_file } else { given });
     let settings = EdgeSettings {
         accept: accept(args.max_accepts_per_second.or(file.max_accepts_per_second)),
         slots,
-        trusted_peers: TrustedPeers::new(trusted)?,
+        trusted_peers: peers(args.trusted_peers, file.trusted_peers)?,
+        proxy_protocol_peers: peers(args.proxy_protocol_peers, file.proxy_protocol_peers)?,
         pass_through,
     };
     Ok(EdgeSetup { fixed, settings })

@@ -62,6 +62,10 @@ pub struct Certificates {
     current: RwLock<Current>,
 }
 
+/// A certificate that was read and is not in use yet.
+#[derive(Debug)]
+pub struct Changed(Current);
+
 #[derive(Debug)]
 struct Current {
     certified: Arc<CertifiedKey>,
@@ -84,13 +88,27 @@ impl Certificates {
     /// Reads the files again if their content changed. Answers whether another certificate is in use now; on an error the
     /// old one stays.
     pub fn reload(&self) -> Result<bool, CertificateError> {
+        let changed = self.look()?;
+        let any = changed.is_some();
+        if let Some(changed) = changed {
+            self.take(changed);
+        }
+        Ok(any)
+    }
+
+    /// Reads the files, and changes nothing yet: what [`Certificates::take`] takes, if their content is another.
+    pub fn look(&self) -> Result<Option<Changed>, CertificateError> {
         let seen = (read(&self.certificate_path)?, read(&self.key_path)?);
         if self.current.read().unwrap_or_else(PoisonError::into_inner).seen == seen {
-            return Ok(false);
+            return Ok(None);
         }
         let certified = Arc::new(certified_key(&self.certificate_path, &self.key_path, &seen)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Current { certified, seen };
-        Ok(true)
+        Ok(Some(Changed(Current { certified, seen })))
+    }
+
+    /// From now on this certificate is in use.
+    pub fn take(&self, changed: Changed) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = changed.0;
     }
 
     /// Looks at the files every [`RELOAD_INTERVAL`], for ever. Errors are logged once per change of their text.
@@ -196,7 +214,14 @@ mod tests {
         assert!(certificates.reload().is_err(), "a certificate without its key is refused");
         let in_use = certificates.current.read().unwrap().certified.clone();
         std::fs::copy(&newer.key, &paths.key).unwrap();
-        assert!(certificates.reload().unwrap());
+        let changed = certificates.look().unwrap().unwrap();
+        assert_eq!(
+            in_use.cert,
+            certificates.current.read().unwrap().certified.cert,
+            "looking changes nothing"
+        );
+        certificates.take(changed);
+        assert!(!certificates.reload().unwrap(), "that is in use already");
         assert_ne!(in_use.cert, certificates.current.read().unwrap().certified.cert);
 
         std::fs::write(&paths.certificate, "-----BEGIN CERTIFICATE-----\nAAAA").unwrap();

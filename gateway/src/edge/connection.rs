@@ -157,7 +157,7 @@ async fn join(
     from: &mut IpAddr,
 ) -> Result<Joined, NotJoined> {
     stream.set_nodelay(true).map_err(NotJoined::Client)?;
-    *from = behind_proxy(&shared.trusted_peers(), &mut stream, *from).await?;
+    *from = behind_proxy(&shared.proxy_protocol_peers(), &mut stream, *from).await?;
     slot.belongs_to(*from);
     // Of a client behind a proxy only the address is known.
     let port = if *from == peer.ip() { peer.port() } else { 0 };
@@ -187,20 +187,20 @@ async fn join(
     }
 }
 
-/// Reads the PROXY header of a trusted peer, if one comes; answers whose connection it is.
+/// Reads the PROXY header of a peer that sends one; answers whose connection it is.
 async fn behind_proxy(
-    trusted: &TrustedPeers,
+    senders: &TrustedPeers,
     stream: &mut TcpStream,
     peer: IpAddr,
 ) -> Result<IpAddr, ProxyHeaderError> {
     let mut first = [0; 1];
-    if stream.peek(&mut first).await? == 0 || !proxy_header::begins(first[0]) {
-        return Ok(peer);
+    let begins = stream.peek(&mut first).await? > 0 && proxy_header::begins(first[0]);
+    match (senders.contains(peer), begins) {
+        (true, true) => Ok(proxy_header::read(stream).await?.unwrap_or(peer)),
+        (true, false) => Err(ProxyHeaderError::Missing),
+        (false, true) => Err(ProxyHeaderError::NotTrusted),
+        (false, false) => Ok(peer),
     }
-    if !trusted.contains(peer) {
-        return Err(ProxyHeaderError::NotTrusted);
-    }
-    Ok(proxy_header::read(stream).await?.unwrap_or(peer))
 }
 
 /// Takes the client's address from the head, where a trusted peer sent it.

@@ -32,9 +32,10 @@ use tokio::{
     time::timeout,
 };
 
-pub use certificates::{CertificateError, Certificates, RELOAD_INTERVAL};
+pub use certificates::{CertificateError, Certificates, Changed, RELOAD_INTERVAL};
 pub use report::EdgeStatus;
 pub use settings::{EdgeControl, EdgeSettings, HAND_OVER_TIME};
+pub(crate) use slots::counted_address;
 pub use slots::{Cap, Gate, Slot, SlotLimits};
 pub use splice::{SpliceEnd, SpliceLimits, SpliceMeter, Spliced, splice, splice_metered};
 
@@ -64,8 +65,10 @@ pub struct EdgeOptions {
     pub network: String,
     /// How fast connections are accepted, and for how many descriptors.
     pub accept: AcceptLimits,
-    /// Proxies that may say whom they speak for.
+    /// Proxies that speak HTTP and whose `X-Forwarded-For` is believed.
     pub trusted_peers: TrustedPeers,
+    /// Proxies that pass TCP on and send a PROXY header in front of every connection.
+    pub proxy_protocol_peers: TrustedPeers,
     /// Names whose connections go to backends, their TLS as it is.
     pub pass_through: Routes,
     /// Where there are such names: how long a ClientHello may take; [`CLIENT_HELLO_TIME`] but in tests.
@@ -91,6 +94,7 @@ impl EdgeOptions {
             network,
             accept: AcceptLimits::default(),
             trusted_peers: TrustedPeers::default(),
+            proxy_protocol_peers: TrustedPeers::default(),
             pass_through: Routes::default(),
             client_hello_time: CLIENT_HELLO_TIME,
             slots: SlotLimits::default(),
@@ -124,6 +128,7 @@ struct Shared {
     own: Option<OwnTls>,
     accept: SharedLimits,
     trusted_peers: RwLock<Arc<TrustedPeers>>,
+    proxy_protocol_peers: RwLock<Arc<TrustedPeers>>,
     pass_through: RwLock<Arc<Routes>>,
     gate: Arc<Gate>,
     /// Places of connections that are passed through.
@@ -194,6 +199,7 @@ impl Edge {
             own,
             accept: SharedLimits::new(options.accept),
             trusted_peers: RwLock::new(Arc::new(options.trusted_peers.clone())),
+            proxy_protocol_peers: RwLock::new(Arc::new(options.proxy_protocol_peers.clone())),
             pass_through: RwLock::new(Arc::new(options.pass_through.clone())),
             gate: Gate::new(options.slots),
             passing: Arc::default(),
@@ -268,8 +274,11 @@ impl Shared {
         peer: SocketAddr,
     ) -> Result<Slot, Turned> {
         self.metrics.door.accepts.inc();
-        doorkeeper.admit(stream)?;
-        Ok(match self.trusted_peers().contains(peer.ip()) {
+        let of_many =
+            self.trusted_peers().contains(peer.ip()) || self.proxy_protocol_peers().contains(peer.ip());
+        let of = (!of_many).then(|| (peer.ip(), self.gate.limits().per_address));
+        doorkeeper.admit(stream, of)?;
+        Ok(match of_many {
             true => self.gate.enter_behind(peer.ip()),
             false => self.gate.enter(peer.ip()),
         })
@@ -278,6 +287,10 @@ impl Shared {
     fn trusted_peers(&self) -> Arc<TrustedPeers> {
         // Replaced as a whole, so a poisoned lock is as good as another.
         self.trusted_peers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn proxy_protocol_peers(&self) -> Arc<TrustedPeers> {
+        self.proxy_protocol_peers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn routes(&self) -> Arc<Routes> {

@@ -1,9 +1,9 @@
 //! The PROXY protocol, versions 1 and 2 (HAProxy's `proxy-protocol.txt`): who is the client of a connection that a proxy
 //! passes on. As a receiver, and as the sender of version 2 to backends that want it.
 //!
-//! The header stands in front of the TLS handshake, and the first byte tells the two apart. It is read only from peers that
-//! the operator named; from anybody else it is refused, since it would let a stranger choose whom the caps and the log take
-//! it for. Reading takes not one byte more than the header, whose length is known before the rest of it is read.
+//! The header stands in front of the TLS handshake, and the first byte tells the two apart. From peers that the operator named
+//! it must come, or a proxy that passes bytes on as they are would let its clients write it; from anybody else it is refused,
+//! since it would let a stranger choose whom the caps and the log take it for. Reading takes not one byte more than the header, whose length is known before the rest of it is read.
 //!
 //! The crates for it (`ppp`, `proxy-header`) take a buffer that holds the header and leave the reading, and so its limits, to
 //! the caller; the parsing is the smaller half.
@@ -31,9 +31,12 @@ const FIXED_BYTES: usize = 16;
 /// Why a header is not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyHeaderError {
-    /// Its sender is not one of the trusted peers.
-    #[error("what looks like a PROXY header came from a peer that is not one of edge.trusted_peers")]
+    /// Its sender is not one of those that send one.
+    #[error("what looks like a PROXY header came from a peer that is not one of edge.proxy_protocol_peers")]
     NotTrusted,
+    /// None came from a peer that sends one.
+    #[error("no PROXY header came from a peer that is one of edge.proxy_protocol_peers")]
+    Missing,
     /// It breaks a rule of the protocol.
     #[error("the PROXY header is malformed: {0}")]
     Malformed(&'static str),

@@ -19,8 +19,10 @@ pub struct EdgeSettings {
     pub accept: AcceptLimits,
     /// Caps on connections.
     pub slots: SlotLimits,
-    /// Proxies that may say whom they speak for.
+    /// Proxies that speak HTTP and whose `X-Forwarded-For` is believed.
     pub trusted_peers: TrustedPeers,
+    /// Proxies that pass TCP on and send a PROXY header in front of every connection.
+    pub proxy_protocol_peers: TrustedPeers,
     /// Names whose connections go to backends, their TLS as it is.
     pub pass_through: Routes,
 }
@@ -28,8 +30,8 @@ pub struct EdgeSettings {
 impl EdgeOptions {
     /// These options with other settings.
     pub fn with(self, settings: EdgeSettings) -> Self {
-        let EdgeSettings { accept, slots, trusted_peers, pass_through } = settings;
-        EdgeOptions { accept, slots, trusted_peers, pass_through, ..self }
+        let EdgeSettings { accept, slots, trusted_peers, proxy_protocol_peers, pass_through } = settings;
+        EdgeOptions { accept, slots, trusted_peers, proxy_protocol_peers, pass_through, ..self }
     }
 }
 
@@ -44,10 +46,12 @@ impl EdgeControl {
 
     /// From now on these hold, for newcomers.
     pub fn change(&self, settings: EdgeSettings) {
-        let EdgeSettings { accept, slots, trusted_peers, pass_through } = settings;
+        let EdgeSettings { accept, slots, trusted_peers, proxy_protocol_peers, pass_through } = settings;
         self.0.accept.set(accept);
         self.0.gate.change(slots);
         *self.0.trusted_peers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trusted_peers);
+        *self.0.proxy_protocol_peers.write().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(proxy_protocol_peers);
         *self.0.pass_through.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(pass_through);
     }
 

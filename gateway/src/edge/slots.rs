@@ -261,7 +261,7 @@ impl Drop for Slot {
 }
 
 /// One subscriber commonly holds a whole IPv6 /64, so the last 64 bits say nothing about who it is.
-fn counted_address(address: IpAddr) -> IpAddr {
+pub(crate) fn counted_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((u128::from(address) & !u128::from(u64::MAX)).into()),
         v4 => v4,

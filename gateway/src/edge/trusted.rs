@@ -140,7 +140,9 @@ impl TrustedPeers {
 
 /// More peers are trusted than may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{count} trusted peers are named, at most {MAX_TRUSTED} may be: name networks instead of addresses")]
+#[error(
+    "{count} peers are named in one list, at most {MAX_TRUSTED} may be: name networks instead of addresses"
+)]
 pub struct TooManyTrusted {
     count: usize,
 }

@@ -30,8 +30,6 @@ use super::{
 };
 use crate::stop::Stop;
 
-/// How long an end may take to sign a receipt.
-const SIGN_TIME: Duration = Duration::from_secs(20);
 /// How long an acknowledgement waits for the ledger. After it the note, which is on the hub's disk, is acknowledged all the
 /// same, so that a ledger's pause stops no session; it is filed when the ledger is back.
 const LEDGER_TIME: Duration = Duration::from_secs(5);
@@ -65,6 +63,8 @@ pub(super) struct Clerk<'session> {
     last_cut: Instant,
     /// Since when an end owes a signature.
     asked: Option<Instant>,
+    /// Whether an end had no connection at some time since.
+    was_away: bool,
     /// Since when the session drains, and in a word why.
     draining: Option<Draining>,
     /// Payload bytes after which the ticket says that the session is to be drained; 0: no bound.
@@ -98,6 +98,7 @@ impl<'session> Clerk<'session> {
             began: Instant::now(),
             last_cut: Instant::now(),
             asked: None,
+            was_away: false,
             draining: None,
             limit,
             note: None,
@@ -154,7 +155,7 @@ impl<'session> Clerk<'session> {
         match (payload.kind, side) {
             (Kind::Countersign, Role::Backbone) => {
                 let proposal = lock(self.books).backbone_signed(&payload.bytes).map_err(disputed)?;
-                self.asked = Some(Instant::now());
+                self.asks();
                 self.to_worker.send(Kind::Receipt, proposal).map_err(at(Role::Worker))
             }
             (Kind::Countersign, Role::Worker) => {
@@ -244,16 +245,18 @@ impl<'session> Clerk<'session> {
 
     /// Looks at clock and books: is a receipt due, is the session over?
     fn look(&mut self) -> Option<Ended> {
+        let away = self.away();
         if self.stopping
-            && let Some(side) = self.away()
+            && let Some(side) = away
         {
             let error = LinkError::Lost("its connection was gone when the hub stopped".to_owned());
             return Some(Ended::Link { side, error });
         }
+        self.was_away |= away.is_some();
         if let Some(since) = self.asked
-            && since.elapsed() >= SIGN_TIME
+            && since.elapsed() >= self.sign_time()
         {
-            let sentence = format!("a receipt was not signed within {} s", SIGN_TIME.as_secs());
+            let sentence = format!("a receipt was not signed within {:?}", self.sign_time());
             return Some(disputed(Refusal::new(RefusalCode::TimedOut, sentence, "connect again")));
         }
         let mut books = lock(self.books);
@@ -286,7 +289,7 @@ impl<'session> Clerk<'session> {
             drop(books);
             if let Some(cut) = cut {
                 self.last_cut = Instant::now();
-                self.asked = Some(self.last_cut);
+                self.asks();
                 return self.to_backbone.send(Kind::Receipt, cut).err().map(at(Role::Backbone));
             }
             if drained && nothing_left {
@@ -294,6 +297,18 @@ impl<'session> Clerk<'session> {
             }
         }
         None
+    }
+
+    /// From now on an end owes a signature.
+    fn asks(&mut self) {
+        self.asked = Some(Instant::now());
+        self.was_away = false;
+    }
+
+    /// How long it may take: who was away has once, however often it goes, the time for which the hub waits for it besides.
+    fn sign_time(&self) -> Duration {
+        let while_away = if self.was_away { self.hub.link.resume_within } else { Duration::ZERO };
+        self.hub.sign_time + while_away
     }
 
     /// An end that has no connection now.

@@ -54,10 +54,13 @@ pub enum DoorError {
 }
 
 impl DoorError {
-    /// A word for programs, from this program's own: a refusal's code, else `handshake`.
+    /// A word for programs: the code of a refusal, the hub's or the holder's, else `handshake`.
     pub fn code(&self) -> &'static str {
         match self {
             DoorError::Refused(refusal) => refusal.code(),
+            DoorError::Link(LinkError::RefusedPeer(refusal) | LinkError::Refused(refusal)) => {
+                refusal.code.name()
+            }
             DoorError::Head(_) | DoorError::Link(_) | DoorError::Stream(_) => "handshake",
         }
     }

@@ -65,8 +65,16 @@ use report::HubReport;
 pub const DOOR_TIME: Duration = Duration::from_secs(10);
 /// How long sessions may take to finish once a stop was asked for.
 pub const DRAIN_TIME: Duration = Duration::from_secs(30);
+/// How long receipts are filed after that. What is left is on the disk, and the next hub of this spool files it.
+pub const FILE_TIME: Duration = Duration::from_secs(10);
+/// How long a hub that takes over waits for the spool of the one before it, which has the two times above to give it back.
+pub const TAKE_OVER_TIME: Duration =
+    DRAIN_TIME.saturating_add(FILE_TIME).saturating_add(Duration::from_secs(10));
 /// How long a backbone may take from the welcome to the session's grant.
 pub const GRANT_TIME: Duration = Duration::from_secs(10);
+/// How long an end may take to sign a receipt. Longer than it takes the hub to find the path of an end silent to which it
+/// writes, since who is away has more time.
+pub const SIGN_TIME: Duration = Duration::from_secs(20);
 /// How often the ledger is asked for its price once it has named one,
 const PRICE_INTERVAL: Duration = Duration::from_secs(30);
 /// and until then.
@@ -92,8 +100,12 @@ pub struct HubOptions {
     pub link: LinkOptions,
     /// How long sessions may take to finish once a stop was asked for; [`DRAIN_TIME`] but in tests.
     pub drain_time: Duration,
+    /// How long receipts are filed after that; [`FILE_TIME`] but in tests.
+    pub file_time: Duration,
     /// How long a backbone may take to send a session's grant; [`GRANT_TIME`] but in tests.
     pub grant_time: Duration,
+    /// How long an end may take to sign a receipt; [`SIGN_TIME`] but in tests.
+    pub sign_time: Duration,
     /// How long the filing of receipts waits for cures; the defaults but in tests.
     pub filing: FilingTimes,
 }
@@ -109,7 +121,9 @@ impl HubOptions {
             connections: SlotLimits::default().connections,
             link: LinkOptions::default(),
             drain_time: DRAIN_TIME,
+            file_time: FILE_TIME,
             grant_time: GRANT_TIME,
+            sign_time: SIGN_TIME,
             filing: FilingTimes::default(),
         }
     }
@@ -150,6 +164,7 @@ pub struct HubServer {
     gate: Arc<Gate>,
     accept: SharedLimits,
     drain_time: Duration,
+    file_time: Duration,
 }
 
 /// What every connection of a hub needs.
@@ -157,6 +172,7 @@ struct Hub {
     identity: HubIdentity,
     link: LinkOptions,
     grant_time: Duration,
+    sign_time: Duration,
     registry: Registry,
     metrics: Arc<HubMetrics>,
     filing: Filing,
@@ -193,15 +209,16 @@ impl HubServer {
             identity: options.identity,
             link: options.link,
             grant_time: options.grant_time,
+            sign_time: options.sign_time,
             registry: Registry::default(),
             metrics: HubMetrics::new(),
             filing,
             price: Mutex::default(),
             log,
         });
-        let HubOptions { accept, drain_time, .. } = options;
+        let HubOptions { accept, drain_time, file_time, .. } = options;
         let accept = SharedLimits::new(accept);
-        Ok(HubServer { listener, address, hub, hold, filer, ledger, gate, accept, drain_time })
+        Ok(HubServer { listener, address, hub, hold, filer, ledger, gate, accept, drain_time, file_time })
     }
 
     /// The address in use, with the port that the system chose if 0 was asked for.
@@ -222,7 +239,8 @@ impl HubServer {
     /// Serves until it is stopped. Then both ends of every session are told, final receipts are signed, and what the ledger
     /// does not take in time stays in the spool.
     pub async fn run(self, mut stop: Stop) {
-        let HubServer { listener, address: _, hub, hold, filer, ledger, gate, accept, drain_time } = self;
+        let HubServer { listener, address: _, hub, hold, filer, ledger, gate, accept, drain_time, file_time } =
+            self;
         let (filer_stopper, filer_stop) = switch();
         let filer = tokio::spawn(filer.run(filer_stop));
         let prices = tokio::spawn(watch_price(hub.clone(), ledger));
@@ -236,7 +254,8 @@ impl HubServer {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => {
                         hub.metrics.door.accepts.inc();
-                        if let Err(turned) = doorkeeper.admit(&stream) {
+                        // Every worker comes from an edge's address.
+                        if let Err(turned) = doorkeeper.admit(&stream, None) {
                             hub.metrics.door.refused.count(turned.name());
                             doorkeeper.say(turned.name());
                             // Without TLS the answer costs one write.
@@ -265,8 +284,14 @@ impl HubServer {
         // The filer ends when the last handle is gone and all is filed, or at once if the ledger is away.
         drop(hub);
         filer_stopper.stop();
-        if let Err(error) = filer.await {
-            tracing::error!("filing receipts: {error}");
+        let mut filer = filer;
+        match timeout(file_time, &mut filer).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!("filing receipts: {error}"),
+            Err(_) => {
+                filer.abort();
+                tracing::warn!("receipts stay in the spool for the next start: the time to finish is over");
+            }
         }
         drop(hold);
     }
@@ -378,7 +403,8 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         Ok(Ok(visit)) => visit,
         Ok(Err(error)) => {
             tracing::info!(%peer, "not admitted: {error}");
-            let result = if matches!(error, DoorError::Refused(_)) { "refused" } else { "failed" };
+            let refused = matches!(error, DoorError::Refused(_) | DoorError::Link(LinkError::RefusedPeer(_)));
+            let result = if refused { "refused" } else { "failed" };
             door.handshakes.count(result);
             door.refused.count(error.code());
             let what_to_do = match &error {

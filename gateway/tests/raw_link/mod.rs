@@ -6,7 +6,7 @@
 use futures_util::{SinkExt as _, StreamExt as _};
 use kvasir_wire::{
     frame::{FrameError, Header, Kind, frames},
-    handshake::{Admission, Features, HolderHandshake, Welcome},
+    handshake::{Admission, Features, HolderHandshake, Purpose, Welcome},
     id::Nonce,
     key::SecretKey,
     pairing::EndPairing,
@@ -92,8 +92,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawLink<S> {
 
     /// The handshake's hello; what answers the challenge.
     pub async fn hello(&mut self, ticket: &Ticket, key: &SecretKey, nonce: Nonce) -> HolderHandshake {
+        self.hello_for(worker_purpose(), Features::NONE, ticket, key, nonce).await
+    }
+
+    /// The same for any purpose.
+    pub async fn hello_for(
+        &mut self,
+        purpose: Purpose,
+        features: Features,
+        ticket: &Ticket,
+        key: &SecretKey,
+        nonce: Nonce,
+    ) -> HolderHandshake {
         let (handshake, hello) =
-            HolderHandshake::start(ticket, key, worker_purpose(), Features::NONE, nonce, now()).unwrap();
+            HolderHandshake::start(ticket, key, purpose, features, nonce, now()).unwrap();
         self.send(Kind::Hello, &hello).await;
         handshake
     }

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use kvasir_wire::assemble::{Assembler, Payload};
-use kvasir_wire::frame::{HUB_STREAM, Kind, MessageClass, Party, classify, frames};
+use kvasir_wire::frame::{FrameError, HUB_STREAM, Kind, MessageClass, Party, classify, frames};
 use kvasir_wire::handshake::{Admission, Features, HubHandshake, HubIdentity, Purpose, Welcome};
 use kvasir_wire::id::{Nonce, SessionId};
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::message::{Ack, Ping};
 use kvasir_wire::refusal::{Refusal, RefusalCode};
+use kvasir_wire::replay::ReplayError;
 use kvasir_wire::schedule::Outgoing;
 use kvasir_wire::ticket::{Role, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -99,8 +100,8 @@ where
     }
 
     /// Hands this connection to a link that goes on over it: the newest one wins, also over one that seems to be alive. The
-    /// holder has `received` so many of the hub's messages on that link. Where what it lacks is not kept any more, it is
-    /// told so, and the link ends.
+    /// holder has `received` so many of the hub's messages on that link. Where what it lacks is not kept any more, or it
+    /// cannot have so many, it is told so, and the link ends.
     pub async fn resume(mut self, link: &HubResumer, received: u64) -> Result<(), LinkError> {
         let shared = &link.shared;
         if !self.opening.waiting.is_empty() {
@@ -112,7 +113,7 @@ where
             Ok(attached) => attached,
             Err(error) => {
                 let sentence = format!("the session cannot go on over another connection: {error}");
-                if matches!(error, LinkError::Protocol(_)) {
+                if ends_the_link(&error) {
                     shared.fail(LinkError::Lost(sentence.clone()));
                 }
                 let refusal = Refusal::new(RefusalCode::UnknownSession, sentence, "connect again");
@@ -356,6 +357,18 @@ impl HubReceiver {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether a count that was not taken means that no connection of this holder could go on. Who lacks what was acknowledged before
+/// is an attempt that a newer one has overtaken: that one goes on.
+fn ends_the_link(error: &LinkError) -> bool {
+    match error {
+        LinkError::Protocol(FrameError::Replay(ReplayError::Forgotten { .. })) => true,
+        LinkError::Protocol(FrameError::Replay(ReplayError::Impossible { received, most, .. })) => {
+            received > most
+        }
+        _ => false,
     }
 }
 

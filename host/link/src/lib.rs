@@ -39,7 +39,7 @@ pub use relay::Relay;
 pub use shared::{LinkSender, Standing};
 #[cfg(target_os = "linux")]
 pub use socket::adopt_listener;
-pub use socket::{CONGESTION_VARIABLE, Congestion, connect as connect_tcp, socket_for};
+pub use socket::{CONGESTION_VARIABLE, Congestion, USER_TIMEOUT, connect as connect_tcp, socket_for};
 
 /// The WebSocket subprotocol of this version.
 pub const SUBPROTOCOL: &str = "kvasir.v1";

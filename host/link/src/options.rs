@@ -30,8 +30,8 @@ pub struct LinkOptions {
     /// Time for the other side to answer a close.
     pub close_linger: Duration,
     /// How long a session goes on without a connection: the hub waits so long for an end that it lost ([`BACKBONE_RESUME`] at
-    /// most for a backbone), an end dials so long. Beyond what two sides differ by in finding a silent path dead. Zero: not
-    /// at all.
+    /// most for a backbone), an end dials so long. Beyond what two sides differ by in finding a silent path dead, which is what
+    /// the other deadlines here and [`USER_TIMEOUT`](crate::USER_TIMEOUT) make it. Zero: not at all.
     pub resume_within: Duration,
 }
 
@@ -50,7 +50,7 @@ impl Default for LinkOptions {
             write_stall: Duration::from_secs(10),
             close_drain: Duration::from_secs(5),
             close_linger: Duration::from_secs(2),
-            resume_within: Duration::from_secs(15),
+            resume_within: Duration::from_secs(30),
         }
     }
 }
@@ -64,4 +64,21 @@ pub fn websocket_config() -> WebSocketConfig {
         .max_write_buffer_size(4 * MAX_MESSAGE_BYTES)
         .max_message_size(Some(MAX_MESSAGE_BYTES))
         .max_frame_size(Some(MAX_MESSAGE_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::USER_TIMEOUT;
+
+    #[test]
+    fn who_finds_a_silent_path_dead_first_waits_for_who_finds_it_last() {
+        let LinkOptions { ping_after, dead_after, write_stall, resume_within, .. } = LinkOptions::default();
+        // Who writes, and gets rid of nothing or has nothing acknowledged;
+        let first = write_stall.min(USER_TIMEOUT);
+        // who only listens, and pings as late as a link may.
+        let last = ping_after + ping_after / 3 + dead_after;
+        let to_dial = Duration::from_secs(5);
+        assert!(resume_within >= last - first + to_dial);
+    }
 }

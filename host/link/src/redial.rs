@@ -16,7 +16,7 @@ use crate::dial::{TlsTrust, open};
 use crate::error::LinkError;
 use crate::holder::greet_again;
 use crate::opening::{Opening, within};
-use crate::options::LinkOptions;
+use crate::options::{BACKBONE_RESUME, LinkOptions};
 use crate::reader::MessageStream;
 use crate::shared::Shared;
 use crate::writer::write;
@@ -58,13 +58,21 @@ impl Redial {
                 }
                 Err(error) if may_pass(&error) => {
                     tracing::debug!(%error, "no other connection yet");
-                    asked = error.retry_after().map(|seconds| Duration::from_secs(seconds.into()));
+                    asked = wait_asked(&error, self.waited_for());
                 }
                 Err(error) => {
                     tracing::info!(%error, "the session cannot go on over another connection");
                     return None;
                 }
             }
+        }
+    }
+
+    /// How long the hub waits for this end.
+    fn waited_for(&self) -> Duration {
+        match self.role {
+            Role::Worker => self.options.resume_within,
+            Role::Backbone => self.options.resume_within.min(BACKBONE_RESUME),
         }
     }
 
@@ -98,5 +106,31 @@ fn may_pass(error: &LinkError) -> bool {
         | LinkError::TimedOut { .. } => true,
         LinkError::Refused(refusal) => refusal.retry_after.is_some(),
         _ => false,
+    }
+}
+
+/// What whoever refused asked to wait. Who comes back later than the hub waits need not come back at all, so not for longer than a
+/// part of that.
+fn wait_asked(error: &LinkError, waited_for: Duration) -> Option<Duration> {
+    let asked = Duration::from_secs(error.retry_after()?.into());
+    Some(asked.min(waited_for / 8))
+}
+
+#[cfg(test)]
+mod tests {
+    use kvasir_wire::refusal::{Refusal, RefusalCode};
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_waited_for_longer_than_the_hub_waits() {
+        let within = Duration::from_secs(16);
+        let busy = |seconds| {
+            let refusal = Refusal::new(RefusalCode::TooManySessions, "full", "come back");
+            LinkError::Refused(refusal.retry_after(seconds))
+        };
+        assert_eq!(wait_asked(&busy(1), within), Some(Duration::from_secs(1)));
+        assert_eq!(wait_asked(&busy(60), within), Some(Duration::from_secs(2)));
+        assert_eq!(wait_asked(&LinkError::Ended, within), None);
     }
 }

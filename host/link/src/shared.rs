@@ -1,5 +1,6 @@
 //! What the handles and the two tasks of a link share: the outgoing queues, credit, and how the link ended.
 
+mod kept;
 mod resume;
 
 use std::collections::HashMap;

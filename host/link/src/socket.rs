@@ -22,9 +22,9 @@ pub const CONGESTION_VARIABLE: &str = "KVASIR_TCP_CONGESTION";
 /// Bytes that the kernel may hold unsent. It wakes the writer at half of it; more would be out of the scheduler's hands.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const NOT_SENT_LOW_WATER_BYTES: u32 = 32 * 1024;
-/// Sent bytes that nobody acknowledges, or bytes that nobody takes, for so long end the connection: another try is cheap.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const USER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Sent bytes that nobody acknowledges, or bytes that nobody takes, for so long end the connection, where the system has such a
+/// limit: another try is cheap.
+pub const USER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Silence after which the kernel asks whether the other side is there. Links ping by themselves and earlier; this is for
 /// the time before a link and for connections that only carry one.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);

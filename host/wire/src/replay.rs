@@ -90,7 +90,12 @@ impl<M: AsRef<[u8]> + Clone> Replay<M> {
         self.bytes += message.as_ref().len() + KEEPING_BYTES;
         self.kept.push_back(message);
         self.next = self.sent();
-        while self.bytes > self.limit {
+        self.keep_at_most(self.limit);
+    }
+
+    /// Gives the oldest up, as [`Replay::push`] does, until no more than so many bytes are kept.
+    pub fn keep_at_most(&mut self, bytes: usize) {
+        while self.bytes > bytes {
             self.pop();
         }
     }

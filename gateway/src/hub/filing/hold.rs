@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::{sleep, timeout};
+
 use crate::hub::HubError;
 
 /// Between two looks whether another hub is gone.
@@ -26,14 +28,18 @@ impl SpoolHold {
         taken.ok_or_else(|| HubError::SpoolInUse { path: spool.into() })
     }
 
-    /// Takes the folder once another hub, which is about to finish, has given it back.
-    pub async fn take_over(spool: &Path) -> Result<Self, HubError> {
-        loop {
-            match SpoolHold::take(spool) {
-                Err(HubError::SpoolInUse { .. }) => tokio::time::sleep(LOOK_INTERVAL).await,
-                taken => return taken,
+    /// Takes the folder once another hub, which is about to finish, has given it back. One that does not within this time is not
+    /// about to.
+    pub async fn take_over(spool: &Path, within: Duration) -> Result<Self, HubError> {
+        let free = async {
+            loop {
+                match SpoolHold::take(spool) {
+                    Err(HubError::SpoolInUse { .. }) => sleep(LOOK_INTERVAL).await,
+                    taken => return taken,
+                }
             }
-        }
+        };
+        timeout(within, free).await.unwrap_or_else(|_| Err(HubError::SpoolInUse { path: spool.into() }))
     }
 }
 
@@ -64,6 +70,9 @@ fn attempt(spool: &Path) -> io::Result<Option<SpoolHold>> {
 mod tests {
     use super::*;
 
+    /// More than anything here takes.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     #[tokio::test]
     async fn a_spool_is_one_hub_s_until_it_gives_it_back() {
         let folder = tempfile::tempdir().unwrap();
@@ -74,7 +83,7 @@ mod tests {
         assert!(error.to_string().contains("--spool"), "{error}");
         let waiting = {
             let spool = spool.clone();
-            tokio::spawn(async move { SpoolHold::take_over(&spool).await })
+            tokio::spawn(async move { SpoolHold::take_over(&spool, PATIENCE).await })
         };
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
@@ -86,10 +95,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_hub_that_keeps_its_spool_is_not_waited_for_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let _first = SpoolHold::take(folder.path()).unwrap();
+        let waited = SpoolHold::take_over(folder.path(), 2 * LOOK_INTERVAL).await;
+        assert!(matches!(waited, Err(HubError::SpoolInUse { .. })));
+    }
+
+    #[tokio::test]
     async fn a_spool_that_cannot_be_made_is_said_at_once() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("file"), "").unwrap();
         let spool = folder.path().join("file/spool");
-        assert!(matches!(SpoolHold::take_over(&spool).await, Err(HubError::Spool { .. })));
+        assert!(matches!(SpoolHold::take_over(&spool, PATIENCE).await, Err(HubError::Spool { .. })));
     }
 }

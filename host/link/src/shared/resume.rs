@@ -20,6 +20,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tokio_tungstenite::tungstenite::Bytes;
 
+use super::kept::{BUDGET, Share, copied_if_small};
 use super::{Outbox, PONG_QUEUE_BYTES, Shared};
 use crate::error::LinkError;
 use crate::reader::MessageStream;
@@ -40,6 +41,8 @@ impl Standing {
 /// What a link keeps in order to go on over another connection.
 pub(crate) struct Resumable {
     replay: Replay<Bytes>,
+    /// What of all that is kept in this process is this link's.
+    share: Share,
     /// The session that began on it. Without one there is nothing to go on with.
     session: Option<SessionId>,
     /// At the hub: how long another connection is waited for. An end dials by itself, and knows when to stop.
@@ -56,7 +59,29 @@ impl Resumable {
     /// Nothing was sent yet, and `received` messages have come.
     pub(crate) fn new(received: u64, wait: Option<Duration>) -> Self {
         let replay = Replay::new(received, MAX_REPLAY_BYTES);
-        Resumable { replay, session: None, wait, why: None, writer: None, fresh: None }
+        let share = Share::of(&BUDGET);
+        Resumable { replay, share, session: None, wait, why: None, writer: None, fresh: None }
+    }
+
+    /// Keeps a message that is about to be written.
+    fn keep(&mut self, message: &Bytes) {
+        self.replay.push(copied_if_small(message));
+        self.replay.keep_at_most(self.share.most());
+        self.share.set(self.replay.kept_bytes());
+    }
+
+    /// The other side says how many messages it has.
+    fn acknowledge(&mut self, received: u64) -> Result<(), FrameError> {
+        self.replay.acknowledge(received)?;
+        self.share.set(self.replay.kept_bytes());
+        Ok(())
+    }
+
+    /// Another connection begins, and the other side says how many messages it has.
+    fn resume(&mut self, received: u64) -> Result<(), FrameError> {
+        self.replay.resume(received)?;
+        self.share.set(self.replay.kept_bytes());
+        Ok(())
     }
 }
 
@@ -74,7 +99,7 @@ impl Outbox {
         }
         let message = self.scheduler.next_message().map(Bytes::from).or_else(|| self.relays.pop())?;
         if let Some(resumable) = &mut self.resumable {
-            resumable.replay.push(message.clone());
+            resumable.keep(&message);
         }
         Some(message)
     }
@@ -187,7 +212,7 @@ impl Shared {
         else {
             return Err(LinkError::Ended);
         };
-        resumable.replay.resume(received).map_err(FrameError::Replay)?;
+        resumable.resume(received)?;
         if let Some(writer) = resumable.writer.take() {
             writer.abort();
         }
@@ -246,7 +271,7 @@ impl Shared {
     /// Books what the other side says has come.
     pub(crate) fn acknowledged(&self, ack: Ack) -> Result<(), LinkError> {
         match &mut self.outbox().resumable {
-            Some(resumable) => Ok(resumable.replay.acknowledge(ack.received).map_err(FrameError::Replay)?),
+            Some(resumable) => Ok(resumable.acknowledge(ack.received)?),
             None => Err(LinkError::Unexpected {
                 found: "ack".to_owned(),
                 expected: "no count of messages, since the link was not admitted with one,",
@@ -280,5 +305,43 @@ fn tell(resumable: &mut Resumable, scheduler: &mut Scheduler) {
     if scheduler.queued_bytes(Lane::Control) < PONG_QUEUE_BYTES {
         let ack = Ack { received: resumable.replay.tell() };
         let _ = scheduler.push(Outgoing::new(Kind::Ack, HUB_STREAM, ack.encode()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvasir_wire::limits::MAX_MESSAGE_BYTES;
+
+    use super::super::kept::{Budget, KEPT_IN_ANY_CASE_BYTES};
+    use super::*;
+
+    #[test]
+    fn what_links_keep_whose_peers_acknowledge_nothing_has_a_bound_for_all_of_them_together() {
+        const BYTES: usize = 1024 * 1024;
+        static SMALL: Budget = Budget::of(BYTES);
+        let message = Bytes::from(vec![7; MAX_MESSAGE_BYTES]);
+        let mut links: Vec<Resumable> =
+            (0..8).map(|_| Resumable { share: Share::of(&SMALL), ..Resumable::new(0, None) }).collect();
+        for _ in 0..64 {
+            for link in &mut links {
+                link.keep(&message);
+            }
+        }
+        let kept: usize = links.iter().map(|link| link.replay.kept_bytes()).sum();
+        assert_eq!(SMALL.kept(), kept);
+        assert!(kept <= BYTES + links.len() * KEPT_IN_ANY_CASE_BYTES, "{kept}");
+        for link in &mut links {
+            assert!(link.resume(0).is_err(), "the oldest are given up");
+            link.resume(63).unwrap();
+            assert_eq!(link.replay.again(), Some(message.clone()), "and the latest is there");
+        }
+        let mut last = links.pop().unwrap();
+        drop(links);
+        for _ in 0..8 {
+            last.keep(&message);
+        }
+        assert!(last.replay.kept_bytes() >= 8 * MAX_MESSAGE_BYTES, "what the others kept is free again");
+        last.acknowledge(72).unwrap();
+        assert_eq!(SMALL.kept(), 0);
     }
 }

@@ -1,4 +1,5 @@
-//! Links over in-memory pipes and over TCP with TLS: handshake, pairing, priority, credit, liveness, refusals.
+//! Links over in-memory pipes and over TCP with TLS: handshake, pairing, priority, credit, liveness, refusals,
+//! resumption.
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 mod dialling;
@@ -7,3 +8,4 @@ mod ends;
 mod flow;
 mod parties;
 mod refusals;
+mod resume;

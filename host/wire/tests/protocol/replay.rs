@@ -192,6 +192,21 @@ fn more_than_the_limit_is_not_kept_and_a_cut_says_from_where_on() {
 }
 
 #[test]
+fn who_is_to_keep_less_gives_the_oldest_up() {
+    let mut replay: Replay<Vec<u8>> = Replay::new(0, MAX_REPLAY_BYTES);
+    for byte in 0..10 {
+        replay.push(vec![byte; 100]);
+    }
+    replay.keep_at_most(3 * (100 + KEEPING_BYTES) + 1);
+    assert_eq!(replay.kept_bytes(), 3 * (100 + KEEPING_BYTES));
+    assert_eq!(replay.resume(6), Err(ReplayError::Forgotten { received: 6, kept: 7 }));
+    replay.resume(7).unwrap();
+    assert_eq!(replay.again(), Some(vec![7; 100]));
+    replay.keep_at_most(0);
+    assert_eq!((replay.kept_bytes(), replay.again()), (0, None));
+}
+
+#[test]
 fn counts_that_cannot_be_are_refused() {
     let mut replay: Replay<Vec<u8>> = Replay::new(1, 1000);
     for byte in 0..4 {
