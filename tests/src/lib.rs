@@ -1,5 +1,5 @@
 //! What the tests of the whole share: where things lie, the programs of this build, reference outputs, the released
-//! plugin, the GPU, experts without a sandbox, a swarm in one process, and how a test says that it was skipped.
+//! plugin, the GPU, experts without a sandbox, a swarm in one process, HTTP, and how a test says that it was skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 pub mod golden;
 pub mod gpu;
+pub mod http;
 pub mod isolation;
 mod programs;
 pub mod reference_experts;

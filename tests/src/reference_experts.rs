@@ -142,9 +142,14 @@ impl Experts for ReferenceExperts {
         let sums = match self.manner {
             Manner::RowByRow => self.row_by_row(&call),
             Manner::Grouped => self.grouped(&call),
-        }?;
-        self.answered += 1;
-        Ok(Progress::Completed(Completed { call: id, sums }))
+        };
+        Ok(match sums {
+            Ok(sums) => {
+                self.answered += 1;
+                Progress::Completed(Completed { call: id, sums })
+            }
+            Err(error) => Progress::Failed { call: id, error },
+        })
     }
 
     fn cancel(&mut self, call: CallId) {

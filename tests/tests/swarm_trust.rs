@@ -297,6 +297,8 @@ fn late_answers_are_listed_and_not_paid() {
     let mut options = scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model));
     // No time at all: whatever the worker answers is late.
     options.deadlines = Deadlines { floor: Duration::ZERO, ceiling: Duration::from_secs(0) };
+    options.pauses.first = PATIENCE;
+    options.pauses.longest = PATIENCE;
     let swarm = join(&host, options);
     let mut experts = swarm.experts(host.local());
     while swarm.statistics().deadlines_missed == 0 {

@@ -3,20 +3,20 @@
 //! Scores, softmax and the sum of values run over ascending positions without tiles, so no bit depends on how many
 //! rows a pass has.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use kvasir_model::{Config, Tensor};
 use kvasir_numerics::{
-    InstructionSet, NotFinite, attention_scores, inverse_square_root, rms_norm, rope_table, rotate,
-    sigmoid_multiply, softmax, weighted_sum,
+    InstructionSet, attention_scores, inverse_square_root, rms_norm, rope_table, rotate, sigmoid_multiply,
+    softmax, weighted_sum,
 };
 
 use crate::error::BackboneError;
 use crate::parallel::{Cost, share};
 use crate::part::Part;
 use crate::products::{Product, compute, transpose_rows};
-use crate::rows::Rows;
-use crate::scratch::MixerScratch;
+use crate::scratch::Scratch;
 use crate::sequence::{LayerState, reserve};
 
 /// Cost of one value of a cached key and value pair for one query head, in multiply-adds.
@@ -97,6 +97,13 @@ impl Rotations {
         }
     }
 
+    /// Moves the rows `rows` to where row `to` is, which lies before them.
+    pub(crate) fn move_rows(&mut self, rows: Range<usize>, to: usize) {
+        let (from, to) = (rows.start * self.pairs..rows.end * self.pairs, to * self.pairs);
+        self.cosines.copy_within(from.clone(), to);
+        self.sines.copy_within(from, to);
+    }
+
     fn rotate(&self, row: usize, head: &mut [f32]) {
         let range = row * self.pairs..(row + 1) * self.pairs;
         rotate(head, &self.cosines[range.clone()], &self.sines[range]);
@@ -116,20 +123,20 @@ impl Attention {
         }
     }
 
-    /// Reads the rows of all parts and leaves the block's output in `scratch.block`, output-major.
+    /// Reads the normed rows of all parts and leaves the block's output in `scratch.mixer.block`, output-major.
     pub(crate) fn forward(
         &self,
         layer: usize,
-        normed: &mut Rows,
         parts: &mut [Part<'_>],
         rotations: &Rotations,
-        scratch: &mut MixerScratch,
+        scratch: &mut Scratch,
         instructions: InstructionSet,
-    ) -> Result<(), NotFinite> {
+    ) {
         let AttentionTensors { q, k, v, output, .. } = &self.tensors;
+        let Scratch { normed, mixer: scratch, faults, .. } = scratch;
         let count = normed.count();
         for tensor in [q, k, v] {
-            normed.prepare(tensor.row_format())?;
+            normed.prepare(tensor.row_format(), faults);
         }
         let [q_product, k_product, v_product, _] = &mut scratch.products;
         compute(
@@ -153,10 +160,9 @@ impl Attention {
 
         let mixed = scratch.mixed.reset(count, self.heads * self.head);
         self.attend(layer, queries, parts, mixed, instructions);
-        scratch.mixed.prepare(output.row_format())?;
+        scratch.mixed.prepare(output.row_format(), faults);
         let rows = scratch.mixed.bytes(output.row_format());
         compute(instructions, [Product::new(output.matrix(), rows, count, &mut scratch.block)]);
-        Ok(())
     }
 
     /// Norm and rotation of every query; the gates beside them stay.

@@ -3,21 +3,21 @@
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use kvasir_model::{Config, Model, Tensor, TokenId};
-use kvasir_numerics::{InstructionSet, NotFinite, dequantise_row};
+use kvasir_numerics::{InstructionSet, dequantise_row};
 use kvasir_threads::Threads;
 
 use crate::error::{BackboneError, Place};
-use crate::experts::Experts;
-use crate::layer::{Layer, norm_rows};
+use crate::experts::{Experts, ExpertsError, wait_for};
+use crate::layer::Layer;
 use crate::logits::Logits;
-use crate::observer::{Observer, Timing};
+use crate::observer::{Observer, Timing, Watch};
+use crate::output::check_finite;
 use crate::part::Part;
-use crate::products::{Product, compute, transpose_rows};
-use crate::scratch::Scratch;
+use crate::scratch::{Carried, Scratch};
 use crate::sequence::Sequence;
 
 /// Rows that one forward pass takes at most, all sequences together; it bounds scratch memory and the size of a call.
@@ -26,16 +26,22 @@ pub const MAX_ROWS: usize = 4096;
 /// A model ready to run: its layers, and the threads that compute them. Share it; `forward` may be called from
 /// several threads at once.
 pub struct Backbone {
-    model: Arc<Model>,
-    layers: Vec<Layer>,
+    pub(crate) model: Arc<Model>,
+    pub(crate) layers: Vec<Layer>,
     embedding: Tensor,
-    output: Tensor,
+    pub(crate) output: Tensor,
     threads: Threads,
-    instructions: InstructionSet,
+    pub(crate) instructions: InstructionSet,
     context_limit: usize,
     identity: u64,
-    /// Buffers that no pass is using.
-    scratches: Mutex<Vec<Scratch>>,
+    idle: Mutex<Idle>,
+}
+
+/// Buffers that no pass is using.
+#[derive(Default)]
+struct Idle {
+    scratches: Vec<Scratch>,
+    carried: Vec<Carried>,
 }
 
 /// Tokens for one sequence in a forward pass.
@@ -85,7 +91,7 @@ impl Backbone {
             threads,
             instructions: InstructionSet::detect(),
             identity: NEXT.fetch_add(1, Ordering::Relaxed),
-            scratches: Mutex::new(Vec::new()),
+            idle: Mutex::default(),
         })
     }
 
@@ -119,7 +125,14 @@ impl Backbone {
 
     /// An empty sequence. It takes memory only once it is fed.
     pub fn start(&self) -> Sequence {
-        Sequence::new(self.identity, self.context_limit, self.layers.iter().map(Layer::start).collect())
+        self.start_within(self.context_limit)
+    }
+
+    /// An empty sequence that will hold at most `tokens`, where that is less than the context limit: its caches never
+    /// take memory for more ([`crate::SequenceCost`]).
+    pub fn start_within(&self, tokens: usize) -> Sequence {
+        let limit = self.context_limit.min(tokens);
+        Sequence::new(self.identity, limit, self.layers.iter().map(Layer::start).collect())
     }
 
     /// Runs `work` on this thread; what it shares out, local experts for one, goes to the backbone's threads.
@@ -151,11 +164,8 @@ impl Backbone {
     ) -> Result<Vec<Logits>, BackboneError> {
         let started = Instant::now();
         let layers = 0..self.layers.len();
-        let vocabulary = self.embedding.rows();
-        for token in feeds.iter().flat_map(|feed| feed.tokens) {
-            if token.0 as usize >= vocabulary {
-                return Err(BackboneError::UnknownToken { token: *token, vocabulary });
-            }
+        for feed in feeds.iter() {
+            self.check_tokens(feed.tokens)?;
         }
         let tokens: Vec<TokenId> = feeds.iter().flat_map(|feed| feed.tokens).copied().collect();
         let wanted: Vec<Wanted> = feeds.iter().map(|feed| feed.logits).collect();
@@ -163,19 +173,22 @@ impl Backbone {
         let mut parts = self.parts(parts, &layers)?;
         self.within(|| {
             let mut timing = Timing { passes: 1, rows: tokens.len() as u64, ..Timing::default() };
-            let mut scratch = self.take_scratch();
-            let mut hidden = std::mem::take(&mut scratch.hidden);
+            let (mut scratch, mut carried) = (self.take_scratch(), self.take_carried());
+            let mut hidden = std::mem::take(&mut carried.hidden);
             self.embed(&tokens, &mut hidden);
             timing.embedding = started.elapsed();
+            let mut watch = Watch { observer: &mut *observer, timing: &mut timing };
             let result = self
-                .run(&mut parts, &layers, &mut hidden, &mut scratch, experts, observer, &mut timing)
+                .run(&mut parts, &layers, &mut hidden, &mut carried, &mut scratch, experts, &mut watch)
                 .and_then(|()| {
                     let started = Instant::now();
-                    let logits = self.logits(&hidden, &parts, &wanted, &mut scratch);
+                    let rows = parts.iter().zip(&wanted).map(|(part, wanted)| wanted.of(&part.rows));
+                    let logits = self.logits(&hidden, &rows.collect::<Vec<_>>(), &mut scratch);
                     timing.output = started.elapsed();
-                    logits
+                    check_finite(&mut scratch, Place::Output).map(|()| logits)
                 });
-            scratch.hidden = hidden;
+            carried.hidden = hidden;
+            self.give_carried(carried);
             self.give_scratch(scratch);
             let logits = result?;
             for part in &mut parts {
@@ -215,9 +228,12 @@ impl Backbone {
         let rows = hidden.len() / width;
         let mut parts = self.parts([(sequence, rows)], &layers)?;
         self.within(|| {
-            let mut scratch = self.take_scratch();
+            let (mut scratch, mut carried) = (self.take_scratch(), self.take_carried());
             let mut timing = Timing { passes: 1, rows: rows as u64, ..Timing::default() };
-            let result = self.run(&mut parts, &layers, hidden, &mut scratch, experts, observer, &mut timing);
+            let mut watch = Watch { observer: &mut *observer, timing: &mut timing };
+            let result =
+                self.run(&mut parts, &layers, hidden, &mut carried, &mut scratch, experts, &mut watch);
+            self.give_carried(carried);
             self.give_scratch(scratch);
             result?;
             for part in &mut parts {
@@ -230,26 +246,6 @@ impl Backbone {
         })
     }
 
-    /// The final norm and the output matrix for rows of the residual stream behind the last layer (rows x hidden).
-    ///
-    /// # Errors
-    /// No rows, too many, a number of values that is no number of rows, values that are not finite.
-    pub fn output(&self, hidden: &[f32]) -> Result<Logits, BackboneError> {
-        let width = self.embedding.columns();
-        let rows = hidden.len() / width;
-        if rows == 0 || rows * width != hidden.len() {
-            let what = format!("{} values are no rows of {width}", hidden.len());
-            return Err(BackboneError::WrongInput { what });
-        }
-        check_rows(rows)?;
-        self.within(|| {
-            let mut scratch = self.take_scratch();
-            let logits = self.project(hidden, &mut scratch);
-            self.give_scratch(scratch);
-            Ok(Logits::new(self.output.rows(), logits?))
-        })
-    }
-
     /// Checks every sequence, makes room in it, and lines up their rows.
     fn parts<'a>(
         &self,
@@ -257,24 +253,54 @@ impl Backbone {
         layers: &Range<usize>,
     ) -> Result<Vec<Part<'a>>, BackboneError> {
         let mut parts = Vec::new();
-        let mut next = 0usize;
+        let mut next = 0;
         for (sequence, fed) in feeds {
-            if fed == 0 {
-                return Err(BackboneError::PromptEmpty);
-            }
-            if sequence.backbone != self.identity {
-                return Err(BackboneError::ForeignSequence);
-            }
-            let rows = next..next.saturating_add(fed);
-            check_rows(rows.end)?;
+            let rows = self.admit(sequence, fed, next, layers)?;
             next = rows.end;
-            sequence.reserve(fed, layers)?;
             parts.push(Part { sequence, rows });
         }
         Ok(parts)
     }
 
-    fn embed(&self, tokens: &[TokenId], hidden: &mut Vec<f32>) {
+    /// Checks that `sequence` may be fed `fed` tokens as the rows from `first` on, which it gives, and makes room in it.
+    pub(crate) fn admit(
+        &self,
+        sequence: &mut Sequence,
+        fed: usize,
+        first: usize,
+        layers: &Range<usize>,
+    ) -> Result<Range<usize>, BackboneError> {
+        if fed == 0 {
+            return Err(BackboneError::PromptEmpty);
+        }
+        if sequence.backbone != self.identity {
+            return Err(BackboneError::ForeignSequence);
+        }
+        let rows = first..first.saturating_add(fed);
+        check_rows(rows.end)?;
+        sequence.reserve(fed, layers)?;
+        Ok(rows)
+    }
+
+    pub(crate) fn check_tokens(&self, tokens: &[TokenId]) -> Result<(), BackboneError> {
+        let vocabulary = self.embedding.rows();
+        match tokens.iter().find(|token| token.0 as usize >= vocabulary) {
+            Some(&token) => Err(BackboneError::UnknownToken { token, vocabulary }),
+            None => Ok(()),
+        }
+    }
+
+    /// Width of the residual stream.
+    pub(crate) fn width(&self) -> usize {
+        self.embedding.columns()
+    }
+
+    pub(crate) fn rotate(&self, carried: &mut Carried, parts: &[Part<'_>]) {
+        let config: &Config = self.model.config();
+        carried.rotations.prepare(parts, config.rope_theta, config.rope_dimensions as usize);
+    }
+
+    pub(crate) fn embed(&self, tokens: &[TokenId], hidden: &mut Vec<f32>) {
         let width = self.embedding.columns();
         hidden.resize(tokens.len() * width, 0.0);
         for (token, row) in tokens.iter().zip(hidden.chunks_exact_mut(width)) {
@@ -288,86 +314,66 @@ impl Backbone {
         parts: &mut [Part<'_>],
         layers: &Range<usize>,
         hidden: &mut [f32],
+        carried: &mut Carried,
         scratch: &mut Scratch,
         experts: &mut dyn Experts,
-        observer: &mut Observer<'_>,
-        timing: &mut Timing,
+        watch: &mut Watch<'_, '_>,
     ) -> Result<(), BackboneError> {
         if parts.is_empty() {
             return Ok(());
         }
-        let config: &Config = self.model.config();
-        scratch.rotations.prepare(parts, config.rope_theta, config.rope_dimensions as usize);
+        self.rotate(carried, parts);
         for part in parts.iter_mut() {
             part.sequence.begin(layers);
         }
+        let Carried { rotations, shared, .. } = carried;
         for layer in &self.layers[layers.clone()] {
-            layer.forward(hidden, parts, scratch, experts, observer, timing, self.instructions)?;
+            let (mixer, mixture) = (Place::Mixer(layer.index()), Place::Experts(layer.index()));
+            let failed = |source| BackboneError::Experts { layer: layer.index(), source };
+            layer.mix(hidden, parts, rotations, scratch, watch, self.instructions);
+            check_finite(scratch, mixer)?;
+            let call = layer.call(hidden, scratch, watch, self.instructions);
+            check_finite(scratch, mixture)?;
+            let submitted = Instant::now();
+            let id = experts.submit(call).map_err(failed)?;
+            // Remote experts are on their way meanwhile; local ones were computed when they were submitted. The call is
+            // waited for even if the shared expert failed: nothing is left in flight.
+            layer.meanwhile(scratch, shared, watch, self.instructions);
+            let waiting = Instant::now();
+            let sums = wait_for(experts, id).map_err(failed)?.sums;
+            watch.timing.waiting += waiting.elapsed();
+            watch.timing.routed_experts += submitted.elapsed();
+            check_finite(scratch, mixture)?;
+            if sums.len() != hidden.len() {
+                let (expected, received) = (hidden.len(), sums.len());
+                return Err(failed(ExpertsError::WrongLength { call: id, expected, received }));
+            }
+            layer.take(hidden, &sums, shared, scratch, watch);
+            check_finite(scratch, mixture)?;
         }
         Ok(())
     }
 
-    /// Logits of the wanted rows, part by part.
-    fn logits(
-        &self,
-        hidden: &[f32],
-        parts: &[Part<'_>],
-        wanted: &[Wanted],
-        scratch: &mut Scratch,
-    ) -> Result<Vec<Logits>, BackboneError> {
-        let width = self.embedding.columns();
-        let wanted_rows = parts.iter().zip(wanted).map(|(part, wanted)| match wanted {
-            Wanted::None => part.rows.end..part.rows.end,
-            Wanted::Last => part.rows.end - 1..part.rows.end,
-            Wanted::All => part.rows.clone(),
-        });
-        let wanted_rows: Vec<Range<usize>> = wanted_rows.collect();
-        let selected: Vec<f32> = wanted_rows
-            .iter()
-            .flat_map(|rows| &hidden[rows.start * width..rows.end * width])
-            .copied()
-            .collect();
-        let vocabulary = self.output.rows();
-        if selected.is_empty() {
-            return Ok(wanted_rows.iter().map(|_| Logits::new(vocabulary, Vec::new())).collect());
-        }
-        let mut values = self.project(&selected, scratch)?;
-        if let [_] = wanted_rows[..] {
-            return Ok(vec![Logits::new(vocabulary, values)]);
-        }
-        let mut logits = Vec::with_capacity(wanted_rows.len());
-        for rows in wanted_rows.iter().rev() {
-            let rest = values.split_off(values.len() - rows.len() * vocabulary);
-            logits.push(Logits::new(vocabulary, rest));
-        }
-        logits.reverse();
-        Ok(logits)
+    pub(crate) fn take_scratch(&self) -> Scratch {
+        self.idle().scratches.pop().unwrap_or_default()
     }
 
-    /// Final norm and output matrix; rows x vocabulary.
-    fn project(&self, hidden: &[f32], scratch: &mut Scratch) -> Result<Vec<f32>, BackboneError> {
-        let not_finite = |NotFinite| BackboneError::NotFinite { place: Place::Output };
-        let epsilon = self.model.config().rms_epsilon;
-        norm_rows(hidden, self.model.output_norm(), epsilon, &mut scratch.normed, self.instructions);
-        let count = scratch.normed.count();
-        scratch.normed.prepare(self.output.row_format()).map_err(not_finite)?;
-        let rows = scratch.normed.bytes(self.output.row_format());
-        compute(self.instructions, [Product::new(self.output.matrix(), rows, count, &mut scratch.output)]);
-        let mut logits = vec![0.0; scratch.output.len()];
-        transpose_rows(&scratch.output, count, 0..count, &mut logits);
-        if logits.iter().fold(true, |finite, logit| finite & logit.is_finite()) {
-            Ok(logits)
-        } else {
-            Err(not_finite(NotFinite))
-        }
+    pub(crate) fn give_scratch(&self, mut scratch: Scratch) {
+        // What a pass that failed had noted is nobody's any more.
+        scratch.faults.take();
+        self.idle().scratches.push(scratch);
     }
 
-    fn take_scratch(&self) -> Scratch {
-        self.scratches.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    pub(crate) fn take_carried(&self) -> Carried {
+        self.idle().carried.pop().unwrap_or_default()
     }
 
-    fn give_scratch(&self, scratch: Scratch) {
-        self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+    pub(crate) fn give_carried(&self, carried: Carried) {
+        self.idle().carried.push(carried);
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -382,7 +388,7 @@ impl std::fmt::Debug for Backbone {
     }
 }
 
-fn check_rows(rows: usize) -> Result<(), BackboneError> {
+pub(crate) fn check_rows(rows: usize) -> Result<(), BackboneError> {
     if rows > MAX_ROWS {
         return Err(BackboneError::TooManyRows { rows, limit: MAX_ROWS });
     }

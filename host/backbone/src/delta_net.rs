@@ -8,16 +8,15 @@ use std::sync::Arc;
 
 use kvasir_model::{Config, DeltaConfig, Tensor, ValueHeadOrder};
 use kvasir_numerics::{
-    InstructionSet, NotFinite, convolve, decay, delta_step, gated_rms_norm, inverse_square_root,
-    l2_normalise, sigmoid, silu_in_place,
+    InstructionSet, convolve, decay, delta_step, gated_rms_norm, inverse_square_root, l2_normalise, sigmoid,
+    silu_in_place,
 };
 
 use crate::error::BackboneError;
 use crate::parallel::{Cost, pieces, share};
 use crate::part::Part;
 use crate::products::{Product, compute, transpose_rows};
-use crate::rows::Rows;
-use crate::scratch::MixerScratch;
+use crate::scratch::Scratch;
 use crate::sequence::{LayerState, reserve};
 
 /// Cost of one channel of one row in convolution, silu and norm, in multiply-adds.
@@ -95,19 +94,19 @@ impl DeltaNet {
         }
     }
 
-    /// Reads the rows of all parts and leaves the block's output in `scratch.block`, output-major.
+    /// Reads the normed rows of all parts and leaves the block's output in `scratch.mixer.block`, output-major.
     pub(crate) fn forward(
         &self,
         layer: usize,
-        normed: &mut Rows,
         parts: &mut [Part<'_>],
-        scratch: &mut MixerScratch,
+        scratch: &mut Scratch,
         instructions: InstructionSet,
-    ) -> Result<(), NotFinite> {
+    ) {
         let DeltaNetTensors { qkv, z, beta, alpha, out, .. } = &self.tensors;
+        let Scratch { normed, mixer: scratch, faults, .. } = scratch;
         let count = normed.count();
         for tensor in [qkv, z, beta, alpha] {
-            normed.prepare(tensor.row_format())?;
+            normed.prepare(tensor.row_format(), faults);
         }
         let [qkv_product, z_product, beta_product, alpha_product] = &mut scratch.products;
         compute(
@@ -135,10 +134,9 @@ impl DeltaNet {
 
         let mixed = scratch.mixed.reset(count, self.shape.value_width());
         self.gather_heads(&scratch.heads, parts, mixed);
-        scratch.mixed.prepare(out.row_format())?;
+        scratch.mixed.prepare(out.row_format(), faults);
         let rows = scratch.mixed.bytes(out.row_format());
         compute(instructions, [Product::new(out.matrix(), rows, count, &mut scratch.block)]);
-        Ok(())
     }
 
     /// Lays the inputs of the convolution out row by row, each part behind the rows that its sequence remembers, and
@@ -278,6 +276,11 @@ impl DeltaNet {
 /// Rows that the convolution looks back.
 fn history_rows(shape: &DeltaConfig) -> usize {
     shape.conv_kernel as usize - 1
+}
+
+/// All values that a layer of this shape remembers of a sequence.
+pub(crate) fn state_values(shape: &DeltaConfig) -> usize {
+    history_rows(shape) * shape.channels() + shape.value_heads as usize * head_state(shape)
 }
 
 /// Elements of one value head's state.

@@ -53,6 +53,9 @@ pub enum BackboneError {
     /// An earlier pass failed half way, so the caches of this sequence disagree with each other.
     #[error("an earlier forward pass of this sequence failed: start it anew")]
     SpoiledSequence,
+    /// The caller took the sequence out of a pass that was under way.
+    #[error("the sequence was taken out of a forward pass: start it anew")]
+    TakenOut,
     /// A number of values that is not a number of rows, or layers that the model does not have.
     #[error("{what}")]
     WrongInput {

@@ -92,22 +92,30 @@ pub struct Completed {
 }
 
 /// What a poll found.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum Progress {
     /// A call was answered; each answer is reported once.
     Completed(Completed),
+    /// A call came to nothing, which is reported once; others in flight are as before.
+    Failed {
+        /// The call.
+        call: CallId,
+        /// Why.
+        error: ExpertsError,
+    },
     /// No call was answered before the deadline.
     Pending,
 }
 
 /// Whoever computes routed experts: this process, its plugins, or workers elsewhere.
 pub trait Experts: Send {
-    /// Starts a call and returns without waiting for its answer.
+    /// Starts a call and returns without waiting for its answer. Any number of calls may be in flight.
     fn submit(&mut self, call: Call) -> Result<CallId, ExpertsError>;
 
     /// Waits for the next answer to any call in flight. `None` waits as long as it takes; `Some(instant)` gives
-    /// [`Progress::Pending`] once the instant has passed (one in the past only looks). With no call in flight the
-    /// answer is [`ExpertsError::NothingInFlight`]. An error ends the call it concerns.
+    /// [`Progress::Pending`] once the instant has passed. With one in the past it does not wait, but whoever computes
+    /// calls on the caller's thread does so then too: what is left to wait for is elsewhere. With no call in flight the
+    /// answer is [`ExpertsError::NothingInFlight`]. What ends one call is [`Progress::Failed`]; an error ends them all.
     fn poll(&mut self, deadline: Option<Instant>) -> Result<Progress, ExpertsError>;
 
     /// Gives up a call: its answer will not be reported. Unknown and answered calls are ignored.
@@ -126,8 +134,9 @@ pub(crate) fn wait_for(experts: &mut dyn Experts, call: CallId) -> Result<Comple
     loop {
         match experts.poll(None)? {
             Progress::Completed(completed) if completed.call == call => return Ok(completed),
-            Progress::Completed(other) => {
-                return Err(ExpertsError::WrongCall { expected: call, received: other.call });
+            Progress::Failed { call: failed, error } if failed == call => return Err(error),
+            Progress::Completed(Completed { call: other, .. }) | Progress::Failed { call: other, .. } => {
+                return Err(ExpertsError::WrongCall { expected: call, received: other });
             }
             Progress::Pending => {}
         }

@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kvasir_model::{ExpertIndex, LayerIndex, Mixer, Model};
-use kvasir_numerics::{InstructionSet, NotFinite, rms_norm};
+use kvasir_numerics::{InstructionSet, rms_norm};
 
-use crate::attention::{Attention, AttentionTensors, KeyValueCache};
+use crate::attention::{Attention, AttentionTensors, KeyValueCache, Rotations};
 use crate::delta_net::{DeltaNet, DeltaNetState, DeltaNetTensors};
-use crate::error::{BackboneError, Place};
-use crate::experts::Experts;
+use crate::error::BackboneError;
+use crate::experts::Call;
 use crate::mixture::Mixture;
-use crate::observer::{Observer, Timing};
+use crate::observer::Watch;
 use crate::parallel::{Cost, pieces, share};
 use crate::part::Part;
 use crate::products::{add_product, transpose_rows};
 use crate::rows::Rows;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, SharedOut};
 use crate::sequence::LayerState;
 
 /// Cost of one value of a norm, in multiply-adds.
@@ -83,34 +83,31 @@ impl Layer {
         }
     }
 
-    /// Takes the residual stream (rows x hidden) through the layer.
-    #[allow(clippy::too_many_arguments, reason = "what a pass carries from layer to layer, each of it once")]
-    pub(crate) fn forward(
+    /// The first half: mixer and its norm, added to the residual stream (rows x hidden). Rows that are not finite are
+    /// noted in the scratch's faults, here and below.
+    pub(crate) fn mix(
         &self,
         hidden: &mut [f32],
         parts: &mut [Part<'_>],
+        rotations: &Rotations,
         scratch: &mut Scratch,
-        experts: &mut dyn Experts,
-        observer: &mut Observer<'_>,
-        timing: &mut Timing,
+        watch: &mut Watch<'_, '_>,
         instructions: InstructionSet,
-    ) -> Result<(), BackboneError> {
+    ) {
         let started = Instant::now();
-        if let Some(tap) = &mut observer.tap {
+        if let Some(tap) = &mut watch.observer.tap {
             tap.hidden(self.index, hidden);
         }
-        let not_finite = |NotFinite| BackboneError::NotFinite { place: Place::Mixer(self.index) };
         norm_rows(hidden, &self.input_norm, self.epsilon, &mut scratch.normed, instructions);
         let layer = usize::from(self.index.0);
-        let Scratch { normed, mixer, rotations, .. } = scratch;
         match &self.mixer {
-            LayerMixer::DeltaNet(net) => net.forward(layer, normed, parts, mixer, instructions),
+            LayerMixer::DeltaNet(net) => net.forward(layer, parts, scratch, instructions),
             LayerMixer::Attention(attention) => {
-                attention.forward(layer, normed, parts, rotations, mixer, instructions)
+                attention.forward(layer, parts, rotations, scratch, instructions);
             }
         }
-        .map_err(not_finite)?;
-        if let Some(tap) = &mut observer.tap {
+        let Scratch { normed, mixer, .. } = scratch;
+        if let Some(tap) = &mut watch.observer.tap {
             let count = normed.count();
             let mut out = vec![0.0; mixer.block.len()];
             transpose_rows(&mixer.block, count, 0..count, &mut out);
@@ -119,12 +116,54 @@ impl Layer {
         } else {
             add_product(&mixer.block, normed.count(), hidden);
         }
-        let mixed = Instant::now();
-        timing.mixers += mixed - started;
+        watch.timing.mixers += started.elapsed();
+    }
 
-        norm_rows(hidden, &self.post_attention_norm, self.epsilon, normed, instructions);
-        timing.router += mixed.elapsed();
-        self.mixture.forward(hidden, scratch, experts, observer, timing, instructions)
+    /// The call for the routed experts of the second half: norm, router, quantised rows. It depends on `hidden` alone.
+    pub(crate) fn call(
+        &self,
+        hidden: &[f32],
+        scratch: &mut Scratch,
+        watch: &mut Watch<'_, '_>,
+        instructions: InstructionSet,
+    ) -> Call {
+        let started = Instant::now();
+        norm_rows(hidden, &self.post_attention_norm, self.epsilon, &mut scratch.normed, instructions);
+        let call = self.mixture.call(scratch, watch.observer, instructions);
+        watch.timing.router += started.elapsed();
+        call
+    }
+
+    /// What there is to do while the call is out: the shared expert, for the rows that the call was made of.
+    pub(crate) fn meanwhile(
+        &self,
+        scratch: &mut Scratch,
+        shared: &mut SharedOut,
+        watch: &mut Watch<'_, '_>,
+        instructions: InstructionSet,
+    ) {
+        let started = Instant::now();
+        self.mixture.shared_expert(scratch, shared, instructions);
+        watch.timing.shared_experts += started.elapsed();
+    }
+
+    /// The end: adds what routed experts (`sums`, rows x hidden) and shared expert gave to the residual stream.
+    pub(crate) fn take(
+        &self,
+        hidden: &mut [f32],
+        sums: &[f32],
+        shared: &SharedOut,
+        scratch: &mut Scratch,
+        watch: &mut Watch<'_, '_>,
+    ) {
+        if let Some(tap) = &mut watch.observer.tap {
+            tap.expert_out(self.index, sums);
+        }
+        self.mixture.combine(sums, shared, hidden, &mut scratch.faults);
+    }
+
+    pub(crate) fn index(&self) -> LayerIndex {
+        self.index
     }
 }
 

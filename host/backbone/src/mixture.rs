@@ -1,19 +1,19 @@
 //! The second half of a layer: router, shared expert, the call for the routed experts, and the combination.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use kvasir_model::{Config, ExpertTensors, LayerIndex, Tensor};
-use kvasir_numerics::{InstructionSet, NotFinite, RowFormat, sigmoid, silu_multiply};
+use kvasir_numerics::{InstructionSet, RowFormat, sigmoid, silu_multiply};
 
-use crate::error::{BackboneError, Place};
-use crate::experts::{Call, Experts, ExpertsError, Pick, wait_for};
-use crate::observer::{Observer, Timing};
+use crate::error::BackboneError;
+use crate::experts::{Call, Pick};
+use crate::faults::Faults;
+use crate::observer::Observer;
 use crate::parallel::{Cost, share, stretch};
 use crate::products::{Product, compute, transpose_rows};
 use crate::router::route;
 use crate::rows::Rows;
-use crate::scratch::{Scratch, SharedScratch};
+use crate::scratch::{Scratch, SharedOut};
 
 /// Cost of one value of the combination, in multiply-adds.
 const COMBINE_COST: usize = 8;
@@ -74,49 +74,18 @@ impl Mixture {
         })
     }
 
-    /// Adds the block's output for the normed rows to `hidden`.
-    pub(crate) fn forward(
+    /// The call for the routed experts of the normed rows.
+    pub(crate) fn call(
         &self,
-        hidden: &mut [f32],
         scratch: &mut Scratch,
-        experts: &mut dyn Experts,
         observer: &mut Observer<'_>,
-        timing: &mut Timing,
         instructions: InstructionSet,
-    ) -> Result<(), BackboneError> {
-        let started = Instant::now();
-        let count = scratch.normed.count();
-        let not_finite = |NotFinite| BackboneError::NotFinite { place: Place::Experts(self.layer) };
-        let failed = |source: ExpertsError| BackboneError::Experts { layer: self.layer, source };
-
-        let picks = self.route(&mut scratch.normed, &mut scratch.router, observer, instructions);
-        let picks = picks.map_err(not_finite)?;
-        scratch.normed.prepare(self.row_format).map_err(not_finite)?;
-        let rows = Arc::from(scratch.normed.bytes(self.row_format));
-        let call = Call { layer: self.layer, row_format: self.row_format, rows, picks };
-        let submitted = Instant::now();
-        timing.router += submitted - started;
-        let id = experts.submit(call).map_err(failed)?;
-
-        // Remote experts are on their way meanwhile; local ones were computed when they were submitted. The call is
-        // waited for even if the shared expert failed: nothing is left in flight.
-        let shared_started = Instant::now();
-        let shared = self.shared_expert(&mut scratch.normed, &mut scratch.shared, instructions);
-        let waiting = Instant::now();
-        let completed = wait_for(experts, id).map_err(failed)?;
-        timing.shared_experts += waiting - shared_started;
-        timing.waiting += waiting.elapsed();
-        timing.routed_experts += submitted.elapsed();
-        shared.map_err(not_finite)?;
-        let sums = completed.sums;
-        if sums.len() != count * self.hidden {
-            let expected = count * self.hidden;
-            return Err(failed(ExpertsError::WrongLength { call: id, expected, received: sums.len() }));
-        }
-        if let Some(tap) = &mut observer.tap {
-            tap.expert_out(self.layer, &sums);
-        }
-        self.combine(&sums, &scratch.shared, hidden).map_err(not_finite)
+    ) -> Call {
+        let Scratch { normed, router, faults, .. } = scratch;
+        let picks = self.route(normed, router, faults, observer, instructions);
+        normed.prepare(self.row_format, faults);
+        let rows = Arc::from(normed.bytes(self.row_format));
+        Call { layer: self.layer, row_format: self.row_format, rows, picks }
     }
 
     /// Logits by the float product, softmax over all experts, and the picks of every row.
@@ -124,11 +93,12 @@ impl Mixture {
         &self,
         normed: &mut Rows,
         buffer: &mut Vec<f32>,
+        faults: &mut Faults,
         observer: &mut Observer<'_>,
         instructions: InstructionSet,
-    ) -> Result<Vec<Vec<Pick>>, NotFinite> {
+    ) -> Vec<Vec<Pick>> {
         let count = normed.count();
-        normed.prepare(RowFormat::Float32)?;
+        normed.prepare(RowFormat::Float32, faults);
         let mut product = std::mem::take(buffer);
         let rows = normed.bytes(RowFormat::Float32);
         compute(instructions, [Product::new(self.router.matrix(), rows, count, &mut product)]);
@@ -136,7 +106,7 @@ impl Mixture {
         transpose_rows(&product, count, 0..count, &mut probabilities);
         *buffer = product;
         if probabilities.iter().any(|logit| !logit.is_finite()) {
-            return Err(NotFinite);
+            faults.silence(&mut probabilities, self.experts);
         }
         let rows = stretch(count, self.experts * ROUTE_COST);
         let mut tasks: Vec<RouteTask<'_>> = probabilities
@@ -152,20 +122,21 @@ impl Mixture {
             tap.expert_in(self.layer, normed.values());
             tap.routed(self.layer, &probabilities, &picks);
         }
-        Ok(picks)
+        picks
     }
 
-    /// The expert that every row passes through, and the logit of its gate.
-    fn shared_expert(
+    /// The expert that every row passes through, and the logit of its gate, for the normed rows.
+    pub(crate) fn shared_expert(
         &self,
-        normed: &mut Rows,
-        scratch: &mut SharedScratch,
+        scratch: &mut Scratch,
+        shared: &mut SharedOut,
         instructions: InstructionSet,
-    ) -> Result<(), NotFinite> {
+    ) {
+        let Scratch { normed, shared: scratch, faults, .. } = scratch;
         let count = normed.count();
         let ExpertTensors { gate, up, down } = &self.shared;
         for tensor in [gate, &self.shared_gate] {
-            normed.prepare(tensor.row_format())?;
+            normed.prepare(tensor.row_format(), faults);
         }
         let (rows, gate_rows) =
             (normed.bytes(gate.row_format()), normed.bytes(self.shared_gate.row_format()));
@@ -174,26 +145,25 @@ impl Mixture {
             [
                 Product::new(gate.matrix(), rows, count, &mut scratch.gate),
                 Product::new(up.matrix(), rows, count, &mut scratch.up),
-                Product::new(self.shared_gate.matrix(), gate_rows, count, &mut scratch.weight),
+                Product::new(self.shared_gate.matrix(), gate_rows, count, &mut shared.logits),
             ],
         );
         silu_multiply(instructions, &mut scratch.gate, &scratch.up);
         let inner = scratch.inner.reset(count, gate.rows());
         transpose_rows(&scratch.gate, count, 0..count, inner);
-        scratch.inner.prepare(down.row_format())?;
+        scratch.inner.prepare(down.row_format(), faults);
         let rows = scratch.inner.bytes(down.row_format());
         compute(instructions, [Product::new(down.matrix(), rows, count, &mut scratch.product)]);
-        scratch.out.resize(scratch.product.len(), 0.0);
-        transpose_rows(&scratch.product, count, 0..count, &mut scratch.out);
-        Ok(())
+        shared.rows.resize(scratch.product.len(), 0.0);
+        transpose_rows(&scratch.product, count, 0..count, &mut shared.rows);
     }
 
-    /// `hidden + (routed + sigmoid(s) * shared)`, refusing what is not finite.
-    fn combine(&self, sums: &[f32], shared: &SharedScratch, hidden: &mut [f32]) -> Result<(), NotFinite> {
+    /// `hidden + (routed + sigmoid(s) * shared)`.
+    pub(crate) fn combine(&self, sums: &[f32], shared: &SharedOut, hidden: &mut [f32], faults: &mut Faults) {
         let width = self.hidden;
         let rows = stretch(hidden.len() / width, width * COMBINE_COST);
         let parts = hidden.chunks_mut(rows * width).zip(sums.chunks(rows * width));
-        let shared = shared.out.chunks(rows * width).zip(shared.weight.chunks(rows));
+        let shared = shared.rows.chunks(rows * width).zip(shared.logits.chunks(rows));
         let mut tasks: Vec<CombineTask<'_>> = parts
             .zip(shared)
             .map(|((hidden, sums), (shared, logits))| CombineTask {
@@ -205,8 +175,9 @@ impl Mixture {
             })
             .collect();
         share(&mut tasks, &|task| task.run(width));
-        let finite = tasks.iter().all(|task| task.finite);
-        if finite { Ok(()) } else { Err(NotFinite) }
+        if tasks.iter().any(|task| !task.finite) {
+            faults.silence(hidden, width);
+        }
     }
 }
 

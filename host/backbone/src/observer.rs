@@ -15,6 +15,12 @@ pub struct Observer<'a> {
     pub timing: Option<&'a mut Timing>,
 }
 
+/// Who watches a pass, and where its times go.
+pub(crate) struct Watch<'a, 'o> {
+    pub(crate) observer: &'a mut Observer<'o>,
+    pub(crate) timing: &'a mut Timing,
+}
+
 /// Receives the values of a pass, layer by layer. All rows of the pass, row-major, those of the first sequence first.
 pub trait Tap: Send {
     /// The residual stream (rows x hidden) before `layer`.

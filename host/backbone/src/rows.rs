@@ -2,6 +2,7 @@
 
 use kvasir_numerics::{NotFinite, RowFormat, quantise_row};
 
+use crate::faults::Faults;
 use crate::parallel::{Cost, share, stretch};
 
 /// Cost of quantising one value, in multiply-adds.
@@ -42,11 +43,11 @@ impl Rows {
     }
 
     /// Makes the form for `format` unless it is there. `width` must be whole blocks of it, which holds for every
-    /// format that a matrix of `width` columns reads.
-    pub(crate) fn prepare(&mut self, format: RowFormat) -> Result<(), NotFinite> {
+    /// format that a matrix of `width` columns reads. Rows that are not finite become zero and are noted in `faults`.
+    pub(crate) fn prepare(&mut self, format: RowFormat, faults: &mut Faults) {
         let form = &mut self.forms[usize::from(format.number())];
         if form.ready {
-            return Ok(());
+            return;
         }
         let row_bytes = row_bytes(format, self.width);
         form.bytes.resize(self.count * row_bytes, 0);
@@ -60,11 +61,18 @@ impl Rows {
             let rows = task.values.chunks_exact(self.width).zip(task.bytes.chunks_exact_mut(row_bytes));
             task.outcome = rows.into_iter().try_for_each(|(row, bytes)| quantise_row(row, format, bytes));
         });
-        for task in tasks {
-            task.outcome?;
+        if tasks.iter().any(|task| task.outcome.is_err()) {
+            let rows = self.values.chunks_exact_mut(self.width).zip(form.bytes.chunks_exact_mut(row_bytes));
+            for (number, (row, bytes)) in rows.enumerate() {
+                if quantise_row(row, format, bytes).is_err() {
+                    row.fill(0.0);
+                    // The zero row, in every format.
+                    bytes.fill(0);
+                    faults.note(number);
+                }
+            }
         }
         form.ready = true;
-        Ok(())
     }
 
     /// The rows in `format`, back to back. [`Rows::prepare`] must have made it.
@@ -93,5 +101,29 @@ pub(crate) fn row_bytes(format: RowFormat, width: usize) -> usize {
     match format.row_bytes(width) {
         Some(bytes) => bytes,
         None => unreachable!("{width} columns are whole blocks: the matrix that reads the row was checked"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_is_not_finite_becomes_zero_and_leaves_the_others_as_they_are() {
+        for format in [RowFormat::Float32, RowFormat::Q8, RowFormat::Q8K] {
+            let good: Vec<f32> = (0..256).map(|at| (at as f32 * 0.3).sin()).collect();
+            let mut expected = vec![0; row_bytes(format, 256)];
+            quantise_row(&good, format, &mut expected).unwrap();
+            let (mut rows, mut faults) = (Rows::default(), Faults::default());
+            let values = rows.reset(3, 256);
+            values[..256].copy_from_slice(&good);
+            values[256..512].copy_from_slice(&good);
+            values[300] = f32::INFINITY;
+            values[512..].copy_from_slice(&good);
+            rows.prepare(format, &mut faults);
+            assert_eq!(faults.take(), [1]);
+            let bytes: Vec<&[u8]> = rows.bytes(format).chunks_exact(expected.len()).collect();
+            assert_eq!(bytes, [&expected[..], &vec![0; expected.len()][..], &expected[..]]);
+        }
     }
 }

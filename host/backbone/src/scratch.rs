@@ -1,20 +1,38 @@
 //! Buffers that a forward pass reuses, so that decoding allocates next to nothing.
 
 use crate::attention::Rotations;
+use crate::faults::Faults;
 use crate::rows::Rows;
 
-/// All buffers of one pass. Contents mean nothing between passes.
+/// Buffers of whoever computes at the moment. Contents mean nothing while a pass waits for its experts, so that passes
+/// which wait share them.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// The residual stream, row-major.
-    pub(crate) hidden: Vec<f32>,
     /// What a mixer or the experts read: the normed residual stream.
     pub(crate) normed: Rows,
     pub(crate) mixer: MixerScratch,
-    pub(crate) rotations: Rotations,
     pub(crate) router: Vec<f32>,
     pub(crate) shared: SharedScratch,
     pub(crate) output: Vec<f32>,
+    pub(crate) faults: Faults,
+}
+
+/// What a pass keeps while its experts compute.
+#[derive(Debug, Default)]
+pub(crate) struct Carried {
+    /// The residual stream, row-major.
+    pub(crate) hidden: Vec<f32>,
+    pub(crate) rotations: Rotations,
+    pub(crate) shared: SharedOut,
+}
+
+/// What the shared expert of the layer at hand gave.
+#[derive(Debug, Default)]
+pub(crate) struct SharedOut {
+    /// Its output, row-major.
+    pub(crate) rows: Vec<f32>,
+    /// Its gate's logit per row.
+    pub(crate) logits: Vec<f32>,
 }
 
 /// Buffers of a mixer.
@@ -46,8 +64,4 @@ pub(crate) struct SharedScratch {
     pub(crate) inner: Rows,
     /// The product of the down matrix, output-major.
     pub(crate) product: Vec<f32>,
-    /// The expert's output, row-major.
-    pub(crate) out: Vec<f32>,
-    /// Its gate's logit per row.
-    pub(crate) weight: Vec<f32>,
 }

@@ -105,6 +105,13 @@ impl Books {
         Ok(())
     }
 
+    /// An answer that was accepted turned out to be wrong: the next receipt leaves it out, unless one covers it already.
+    pub(crate) fn exclude(&mut self, call: u64) {
+        if let Some(answered) = self.uncut.iter_mut().find(|answered| answered.call == call) {
+            answered.accepted = false;
+        }
+    }
+
     /// Results recorded so far.
     pub(crate) fn results(&self) -> u64 {
         self.book.tally().seen()
@@ -277,6 +284,27 @@ mod tests {
         let keys = ReceiptKeys { hub: hub.public(), worker: worker.public(), backbone: backbone.public() };
         let other = SignedReceipt::assemble(other, &keys, &signatures).unwrap().note().to_string();
         assert!(matches!(books.complete(&other), Err(BooksError::Unsigned)));
+    }
+
+    #[test]
+    fn an_answer_that_turns_out_wrong_is_left_out_of_the_next_receipt_and_of_none_before() {
+        let mut books = filled();
+        let [.., key] = keys();
+        books.exclude(4);
+        books.exclude(99);
+        let (note, excluded) = completed(books.cut(&request(4), &key).unwrap());
+        assert_eq!(excluded, [3, 4]);
+        let (receipt, _) = books.complete(&note).unwrap();
+        assert_eq!((receipt.counters.calls, receipt.billed().get()), (2, 220));
+
+        let mut books = filled();
+        let (note, _) = completed(books.cut(&request(2), &key).unwrap());
+        let (receipt, _) = books.complete(&note).unwrap();
+        books.exclude(1);
+        let next = CutRequest { seq: 2, prev: receipt.id().0, to: 70, is_final: true, ..request(4) };
+        let (note, excluded) = completed(books.cut(&next, &key).unwrap());
+        assert!(excluded.is_empty(), "what is signed is signed");
+        assert_eq!(books.complete(&note).unwrap().0.counters.calls, 3);
     }
 
     #[test]

@@ -117,6 +117,12 @@ async fn consider(shared: &Arc<Shared>, link: &Connected, request: PairRequest) 
             ),
             "run the worker with a plugin that takes this format",
         ))
+    } else if let Some(why) = shared.quarantined(&request.worker) {
+        Err(Refusal::new(
+            RefusalCode::WrongResult,
+            format!("this backbone asks the worker nothing more: {why}"),
+            "have the machine's memory and the kernel looked at (kvasir plugin test); another backbone may take it",
+        ))
     } else if !shared.options.accepts.accepts(request.class) {
         // The hub should not have asked: what this side told it is not what it goes by.
         Err(Refusal::new(

@@ -1,4 +1,4 @@
-//! The backbone's side of a swarm: sessions with workers, placement, deadlines, failover, books.
+//! The backbone's side of a swarm: sessions with workers, placement, deadlines, failover, checks, books.
 //!
 //! [`Swarm`] keeps a control link to the hub and a data link for every worker; [`RemoteExperts`] answers a backbone's
 //! calls through them and computes here whatever workers miss, so that tokens never change. The layers are not in here
@@ -9,9 +9,13 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test that unwraps fails, which is what it should do
 
+mod asking;
 mod books;
+mod check;
 mod control;
+mod ejection;
 mod latency;
+mod open;
 mod options;
 mod outstanding;
 mod pairing;
@@ -24,10 +28,13 @@ mod session_task;
 mod split;
 mod statistics;
 mod swarm;
+mod trial;
 
+pub use check::{Verify, VerifyTextError};
+pub use ejection::Pauses;
 pub use latency::{Deadlines, Percentiles};
 pub use options::{DEFAULT_RESULT_BYTES, GrantTerms, KeepOptions, SwarmError, SwarmOptions};
 pub use placement::{ExpertAddress, Placement};
 pub use remote::{ProbeSwitch, RemoteExperts};
-pub use statistics::{RecordStatistics, Statistics, WorkerStatistics};
-pub use swarm::Swarm;
+pub use statistics::{RecordStatistics, Statistics, WorkerState, WorkerStatistics};
+pub use swarm::{Swarm, Watcher};

@@ -13,6 +13,8 @@ use kvasir_wire::refusal::Refusal;
 use kvasir_wire::ticket::Ticket;
 use thiserror::Error;
 
+use crate::check::Verify;
+use crate::ejection::Pauses;
 use crate::latency::Deadlines;
 use crate::placement::Placement;
 
@@ -46,6 +48,13 @@ pub struct SwarmOptions {
     pub workers: NonZeroUsize,
     /// Bounds of a call's deadline.
     pub deadlines: Deadlines,
+    /// How long a worker that missed a deadline is left alone.
+    pub pauses: Pauses,
+    /// Further workers that hold each expert, beside the first: they are asked where that one fails or is late. Fewer than
+    /// `workers`.
+    pub copies: usize,
+    /// Which answers are computed again here before they are used. Only right where this machine computes exactly.
+    pub verify: Verify,
     /// Most bytes of result that one message asks for; larger calls are cut into several, which overlap on the way.
     pub result_bytes: usize,
     /// What each session may be billed.
@@ -81,6 +90,9 @@ impl SwarmOptions {
             remote_experts: None,
             workers: NonZeroUsize::MIN,
             deadlines: Deadlines::default(),
+            pauses: Pauses::default(),
+            copies: 0,
+            verify: Verify::default(),
             result_bytes: DEFAULT_RESULT_BYTES,
             grant: GrantTerms::default(),
             connect_timeout: Duration::from_secs(10),

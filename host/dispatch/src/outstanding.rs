@@ -12,6 +12,17 @@ use kvasir_backbone::CallId;
 
 use crate::records::Keeping;
 
+/// Whose answer it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The backbone's call.
+    pub(crate) call: CallId,
+    /// Which part of it.
+    pub(crate) part: usize,
+    /// Which question for that part: several workers may be asked.
+    pub(crate) turn: usize,
+}
+
 /// What comes back to a caller: the values of one part, or that there will be none.
 #[derive(Debug)]
 pub(crate) struct Arrival {
@@ -19,8 +30,17 @@ pub(crate) struct Arrival {
     pub(crate) call: CallId,
     /// Which part of it.
     pub(crate) part: usize,
+    /// Which question for that part.
+    pub(crate) turn: usize,
     /// The rows, of the right length and all finite.
     pub(crate) outcome: Result<Vec<f32>, Failure>,
+}
+
+impl Place {
+    /// What comes back for it.
+    pub(crate) fn arrival(self, outcome: Result<Vec<f32>, Failure>) -> Arrival {
+        Arrival { call: self.call, part: self.part, turn: self.turn, outcome }
+    }
 }
 
 /// Why a worker's part must be computed elsewhere. A missed deadline is the caller's own doing and not among these.
@@ -52,8 +72,7 @@ pub(crate) struct Sent {
 /// A call that somebody waits for.
 #[derive(Debug)]
 pub(crate) struct Awaited {
-    pub(crate) call: CallId,
-    pub(crate) part: usize,
+    pub(crate) place: Place,
     pub(crate) arrive: mpsc::Sender<Arrival>,
     /// Number of f32 that a right answer has.
     pub(crate) values: usize,
@@ -101,6 +120,11 @@ impl Outstanding {
         }
     }
 
+    /// Whether somebody waits for the answer to a call that has not come.
+    pub(crate) fn is_awaited(&self, wire_call: u64) -> bool {
+        self.awaited.contains_key(&wire_call)
+    }
+
     /// The number of values that the answer to a call must have, if it is awaited.
     pub(crate) fn expected_values(&self, wire_call: u64) -> Option<usize> {
         self.awaited.get(&wire_call).map(|awaited| awaited.values)
@@ -117,9 +141,8 @@ impl Outstanding {
     /// The link is gone: everybody who waits is told.
     pub(crate) fn fail_all(&mut self) {
         for (_, awaited) in self.awaited.drain() {
-            let Awaited { call, part, arrive, .. } = awaited;
             // Whoever asked may be gone too.
-            let _ = arrive.send(Arrival { call, part, outcome: Err(Failure::LinkLost) });
+            let _ = awaited.arrive.send(awaited.place.arrival(Err(Failure::LinkLost)));
         }
         self.given_up.clear();
     }
@@ -127,8 +150,8 @@ impl Outstanding {
     /// The worker is away and may come back: everybody who waits is told, and what still comes is late.
     pub(crate) fn give_all_up(&mut self) {
         for (wire_call, awaited) in self.awaited.drain() {
-            let Awaited { call, part, arrive, sent, .. } = awaited;
-            let _ = arrive.send(Arrival { call, part, outcome: Err(Failure::LinkLost) });
+            let Awaited { place, arrive, sent, .. } = awaited;
+            let _ = arrive.send(place.arrival(Err(Failure::LinkLost)));
             self.given_up.insert(wire_call, GivenUp { sent: Sent { keep: None, ..sent }, late: true });
         }
     }
@@ -151,7 +174,8 @@ mod tests {
     fn awaited(arrive: &mpsc::Sender<Arrival>) -> Awaited {
         let sent =
             Sent { layer: 1, mode: 0, payload: [7; 32], up: 10, rows: 1, at: Instant::now(), keep: None };
-        Awaited { call: CallId(9), part: 2, arrive: arrive.clone(), values: 64, expert_rows: 1, sent }
+        let place = Place { call: CallId(9), part: 2, turn: 0 };
+        Awaited { place, arrive: arrive.clone(), values: 64, expert_rows: 1, sent }
     }
 
     #[test]

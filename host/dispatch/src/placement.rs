@@ -43,6 +43,16 @@ pub(crate) fn deal(
     dealt
 }
 
+/// Each share, and behind it those of the `copies` slots before it: so the experts of a slot are held by the next ones too.
+/// At most all other slots hold a copy.
+pub(crate) fn with_copies(shares: &[Vec<ExpertAddress>], copies: usize) -> Vec<Vec<ExpertAddress>> {
+    let slots = shares.len();
+    let copies = copies.min(slots.saturating_sub(1));
+    let share =
+        |slot: usize| (0..=copies).flat_map(move |back| &shares[(slot + slots - back) % slots]).copied();
+    (0..slots).map(|slot| share(slot).collect()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +79,18 @@ mod tests {
             let expected: Vec<_> = [0, 2, 3].iter().flat_map(|&l| (1..8).map(move |e| (l, e))).collect();
             assert_eq!(all, expected);
         }
+    }
+
+    #[test]
+    fn copies_lie_with_the_next_slots_behind_their_own() {
+        let shares = vec![vec![(0, 0)], vec![(1, 0), (1, 1)], vec![(2, 0)]];
+        assert_eq!(with_copies(&shares, 0), shares);
+        let once = with_copies(&shares, 1);
+        assert_eq!(once[0], [(0, 0), (2, 0)]);
+        assert_eq!(once[1], [(1, 0), (1, 1), (0, 0)]);
+        // More copies than there are others are those of all others.
+        assert_eq!(with_copies(&shares, 9)[2], [(2, 0), (1, 0), (1, 1), (0, 0)]);
+        assert!(with_copies(&[], 3).is_empty());
     }
 
     #[test]

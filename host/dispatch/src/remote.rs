@@ -1,9 +1,11 @@
 //! [`RemoteExperts`]: the backbone's trait answered by workers, with this machine standing in for whatever they miss.
 //!
-//! A call is dealt out when it is submitted and put together when its parts have come. A part whose deadline passes,
-//! whose worker is lost or refuses, or whose answer cannot be right in form, is computed here instead: so the sums are
-//! the same bits whatever happens to workers. What this cannot notice is a worker that answers well-formed wrong
-//! numbers; that is what replay and receipts are for.
+//! A call is dealt out when it is submitted and put together when its parts have come. A part whose deadline passes is
+//! asked of a worker that holds the same experts too, and the first answer counts; where there is none, or the worker is
+//! lost, refuses or answers what cannot be right in form, it is computed here: so the sums are the same bits whatever
+//! happens to workers. A worker that answers well-formed wrong numbers is found out where its answer is drawn for a check
+//! (`check.rs`); for the rest there are replay and receipts. One that misses deadlines is asked again once it has
+//! answered a trial (`ejection.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +13,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use kvasir_backbone::{Call, CallId, Completed, Experts, ExpertsError, Pick, Progress, call_blocking};
-use kvasir_experts::{ExpertRows, combine, group};
+use kvasir_backbone::{Call, CallId, Completed, Experts, ExpertsError, Progress};
+use kvasir_experts::{ExpertRows, group};
 
+use crate::asking::Asker;
+use crate::check::Check;
+use crate::open::{Held, Open, PartState, Piece, Waiting};
 use crate::outstanding::{Arrival, Failure};
-use crate::session::Session;
-use crate::split::{Answer, Part, split};
+use crate::split::{Answer, split};
 use crate::swarm::Shared;
+use crate::trial::Trial;
 
 /// Routed experts, computed by a swarm's workers where they hold them and by `local` where they do not.
 pub struct RemoteExperts {
@@ -25,6 +30,10 @@ pub struct RemoteExperts {
     local: Box<dyn Experts>,
     next: u64,
     open: BTreeMap<CallId, Open>,
+    /// Trials of workers that missed deadlines; nobody waits for them.
+    trials: BTreeMap<CallId, Trial>,
+    /// Answered ones.
+    answered: Vec<(Trial, Vec<f32>)>,
     arrivals: mpsc::Receiver<Arrival>,
     arrive: mpsc::Sender<Arrival>,
     probing: ProbeSwitch,
@@ -46,34 +55,6 @@ impl ProbeSwitch {
     }
 }
 
-/// A call that is not answered yet.
-struct Open {
-    call: Call,
-    groups: Vec<ExpertRows>,
-    /// Values of the answer so far: sums of `count` rows, or every group's rows one after the other.
-    values: Vec<f32>,
-    /// Where each group's rows begin in `values`, in rows; empty in sum mode.
-    offsets: Vec<usize>,
-    parts: Vec<PartState>,
-    /// Groups to compute here, from the start or because a worker failed: (group, its rows).
-    here: Vec<Piece>,
-}
-
-/// Work for this machine.
-enum Piece {
-    /// Nothing of the call went to a worker.
-    Whole,
-    /// The sums of these rows.
-    Sums(Vec<u32>),
-    /// These rows of a group, one by one.
-    Rows(usize, std::ops::Range<usize>),
-}
-
-enum PartState {
-    Waiting { part: Part, session: Arc<Session>, wire_call: u64, deadline: Instant },
-    Done,
-}
-
 impl RemoteExperts {
     pub(crate) fn new(shared: Arc<Shared>, local: Box<dyn Experts>) -> Self {
         let (arrive, arrivals) = mpsc::channel();
@@ -82,6 +63,8 @@ impl RemoteExperts {
             local,
             next: 1,
             open: BTreeMap::new(),
+            trials: BTreeMap::new(),
+            answered: Vec::new(),
             arrivals,
             arrive,
             probing: ProbeSwitch::default(),
@@ -97,8 +80,7 @@ impl RemoteExperts {
 impl Experts for RemoteExperts {
     fn submit(&mut self, call: Call) -> Result<CallId, ExpertsError> {
         call.check(self.shared.hidden, self.shared.experts)?;
-        let id = CallId(self.next);
-        self.next += 1;
+        let id = self.new_id();
         let open = self.deal_out(id, call);
         self.open.insert(id, open);
         Ok(id)
@@ -116,12 +98,16 @@ impl Experts for RemoteExperts {
                 return Ok(Progress::Completed(completed));
             }
             let now = Instant::now();
-            self.give_up_overdue(now);
+            self.look_for_overdue(now);
+            // Before the deadline is looked at: somebody who never waits, because there is always something else to
+            // compute, must get this machine's share all the same.
+            match self.compute_one_here() {
+                Some(Ok(())) => continue,
+                Some(Err((call, error))) => return Ok(Progress::Failed { call, error }),
+                None => {}
+            }
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return Ok(Progress::Pending);
-            }
-            if self.compute_one_here()? {
-                continue;
             }
             let until = self.next_deadline().into_iter().chain(deadline).min();
             let wait = until.map_or(LONGEST_WAIT, |until| until.saturating_duration_since(now));
@@ -137,8 +123,10 @@ impl Experts for RemoteExperts {
     fn cancel(&mut self, call: CallId) {
         let Some(open) = self.open.remove(&call) else { return };
         for part in open.parts {
-            if let PartState::Waiting { session, wire_call, .. } = part {
-                session.give_up(wire_call, false);
+            if let PartState::Waiting(waiting) = part {
+                for asked in waiting.asked {
+                    asked.session.give_up(asked.wire_call, asked.missed);
+                }
             }
         }
     }
@@ -148,19 +136,33 @@ impl Experts for RemoteExperts {
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl RemoteExperts {
+    fn new_id(&mut self) -> CallId {
+        let id = CallId(self.next);
+        self.next += 1;
+        id
+    }
+
     /// Sends a call's parts to those who hold its experts.
-    fn deal_out(&self, id: CallId, call: Call) -> Open {
+    fn deal_out(&mut self, id: CallId, call: Call) -> Open {
         let layer = call.layer.0;
         let hidden = self.shared.hidden;
-        let sessions = if self.shared.is_remote(layer) { self.shared.usable_sessions() } else { Vec::new() };
-        if sessions.iter().all(Option::is_none) {
+        if !self.shared.is_remote(layer) {
             self.shared.count(|statistics| statistics.local_calls += 1);
             return Open::whole(call);
         }
+        let sessions = self.shared.usable_sessions();
         let groups = group(&call);
+        if sessions.iter().any(Option::is_none) {
+            self.begin_trials(&call, &groups);
+        }
         let owner = |expert: u16| {
-            let slot = self.shared.slot_of(layer, expert)?;
-            sessions.get(slot)?.as_ref()?.holds(layer, expert).then_some(slot)
+            let holds = |slot: &usize| {
+                sessions
+                    .get(*slot)
+                    .and_then(Option::as_ref)
+                    .is_some_and(|session| session.holds(layer, expert))
+            };
+            self.shared.slots_of(layer, expert).iter().copied().find(holds)
         };
         let plan = split(&groups, owner, self.shared.most_rows());
         if plan.parts.is_empty() {
@@ -168,8 +170,6 @@ impl RemoteExperts {
             return Open::whole(call);
         }
         self.shared.count(|statistics| statistics.round_trips += 1);
-        let probe = self.probing.is_on();
-        let keep = self.shared.options.keep.of(probe);
 
         let sums = plan.parts.iter().all(|part| part.answer == Answer::Sums);
         let mut offsets = Vec::new();
@@ -183,101 +183,129 @@ impl RemoteExperts {
             }
         }
         let here = plan.local.iter().map(|&index| Piece::Rows(index, 0..groups[index].rows.len())).collect();
+        let values = vec![0.0; rows * hidden];
+        let (parts, checks) = (Vec::with_capacity(plan.parts.len()), Vec::new());
         let mut open =
-            Open { call, groups, values: vec![0.0; rows * hidden], offsets, parts: Vec::new(), here };
-        for part in plan.parts {
-            let ask = |session: &Arc<Session>| {
-                let expert_rows = part.expert_rows();
-                let place = (id, open.parts.len());
-                let asked = session.ask(&open.call, &part, hidden, place, &self.arrive, keep)?;
-                if probe {
-                    self.shared.count(|statistics| statistics.records.probe_calls += 1);
-                }
-                let allowance = session.allowance(expert_rows, self.shared.deadlines);
-                Some((Arc::clone(session), asked, Instant::now() + allowance))
-            };
-            let session = sessions.get(part.slot).and_then(Option::as_ref);
-            let sent = session.and_then(&ask).or_else(|| {
-                // It may have handed its slot over this very moment.
-                let heir = self.shared.usable_session(part.slot)?;
-                let holds = part.requests.iter().all(|request| heir.holds(layer, request.expert.0));
-                if holds { ask(&heir) } else { None }
-            });
-            match sent {
-                Some((session, wire_call, deadline)) => {
-                    open.parts.push(PartState::Waiting { part, session, wire_call, deadline });
-                }
-                None => {
-                    self.shared.count(|statistics| {
-                        statistics.failovers += 1;
-                        statistics.links_lost += 1;
-                    });
-                    open.here.extend(pieces_of(part));
-                    open.parts.push(PartState::Done);
-                }
+            Open { call, probe: self.probing.is_on(), groups, values, offsets, parts, here, checks };
+        let asker = Asker { shared: &self.shared, arrive: &self.arrive };
+        for (index, part) in plan.parts.into_iter().enumerate() {
+            open.parts.push(PartState::Waiting(Waiting::new(part)));
+            if !asker.ask_next(&mut open, id, index) {
+                // It left this very moment.
+                self.shared.count(|statistics| {
+                    statistics.failovers += 1;
+                    statistics.links_lost += 1;
+                });
+                open.take_home(index);
+            } else if self.shared.compares_pairs() {
+                // Where nobody else holds the experts, this machine compares.
+                asker.ask_next(&mut open, id, index);
             }
         }
         open
     }
 
-    /// Puts what a worker sent where it belongs, or gives its part to this machine.
+    /// Puts what a worker sent where it belongs, or gives its part to another or to this machine.
     fn take_in(&mut self, arrival: Arrival) {
+        if let Some(trial) = self.trials.remove(&arrival.call) {
+            match arrival.outcome {
+                Ok(values) => self.answered.push((trial, values)),
+                Err(_) => trial.session.drop_trial(),
+            }
+            return;
+        }
         // The call may have been cancelled, the part may have been given up: then nobody waits for it.
         let Some(open) = self.open.get_mut(&arrival.call) else { return };
-        let Some(state) = open.parts.get_mut(arrival.part) else { return };
-        let PartState::Waiting { part, .. } = std::mem::replace(state, PartState::Done) else { return };
+        let Some(PartState::Waiting(waiting)) = open.parts.get_mut(arrival.part) else { return };
+        let Some(at) = waiting.asked.iter().position(|asked| asked.turn == arrival.turn) else { return };
+        let asked = waiting.asked.remove(at);
         match arrival.outcome {
-            Ok(values) => open.place(&part, &values, self.shared.hidden),
+            Ok(values) if self.shared.compares_pairs() && asked.session.is_exact => {
+                let held = Held { session: asked.session, wire_call: asked.wire_call, values };
+                self.hold(arrival.call, arrival.part, held);
+            }
+            Ok(values) => {
+                // The first answer counts; what others still send is not wanted.
+                for other in waiting.asked.drain(..) {
+                    other.session.give_up(other.wire_call, other.missed);
+                }
+                let state = std::mem::replace(&mut open.parts[arrival.part], PartState::Done);
+                let PartState::Waiting(Waiting { part, .. }) = state else { return };
+                if self.shared.draws_check(&asked.session) {
+                    let (session, wire_call) = (asked.session, asked.wire_call);
+                    open.checks.push(Check { part, session, wire_call, values });
+                } else {
+                    open.place(&part, &values, self.shared.hidden);
+                }
+            }
             Err(failure) => {
-                self.shared.count(|statistics| {
-                    statistics.failovers += 1;
-                    match failure {
+                // One that was late already is counted.
+                if !asked.missed {
+                    self.shared.count(|statistics| match failure {
                         Failure::LinkLost => statistics.links_lost += 1,
                         Failure::Refused => statistics.answers_refused += 1,
-                    }
-                });
-                open.here.extend(pieces_of(part));
-            }
-        }
-    }
-
-    /// Takes away from workers what they owe too long.
-    fn give_up_overdue(&mut self, now: Instant) {
-        for open in self.open.values_mut() {
-            for state in &mut open.parts {
-                let PartState::Waiting { session, wire_call, deadline, .. } = state else { continue };
-                // If the answer came in this very moment, it is already in the channel and the part stays waiting.
-                if *deadline > now || !session.give_up(*wire_call, true) {
-                    continue;
-                }
-                let is_away = session.is_away();
-                if let PartState::Waiting { part, .. } = std::mem::replace(state, PartState::Done) {
-                    open.here.extend(pieces_of(part));
-                    self.shared.count(|statistics| {
-                        statistics.failovers += 1;
-                        if is_away {
-                            statistics.links_lost += 1;
-                        } else {
-                            statistics.deadlines_missed += 1;
-                        }
                     });
                 }
+                // Those who are late may never answer: they are no reason to wait.
+                if !waiting.is_answered_in_time() {
+                    let asker = Asker { shared: &self.shared, arrive: &self.arrive };
+                    asker.ask_another(open, arrival.call, arrival.part);
+                }
             }
         }
     }
 
-    /// Computes the oldest call's share of this machine, if there is one.
-    fn compute_one_here(&mut self) -> Result<bool, ExpertsError> {
-        let Some((&id, open)) = self.open.iter_mut().find(|(_, open)| !open.here.is_empty()) else {
-            return Ok(false);
+    /// Keeps the first of two answers to a part until the other is there, and compares them then.
+    fn hold(&mut self, id: CallId, index: usize, held: Held) {
+        let Some(open) = self.open.get_mut(&id) else { return };
+        let Some(PartState::Waiting(waiting)) = open.parts.get_mut(index) else { return };
+        let Some(first) = waiting.held.take() else {
+            waiting.held = Some(held);
+            if !waiting.is_answered_in_time() {
+                let asker = Asker { shared: &self.shared, arrive: &self.arrive };
+                asker.ask_another(open, id, index);
+            }
+            return;
         };
+        for other in waiting.asked.drain(..) {
+            other.session.give_up(other.wire_call, other.missed);
+        }
+        let state = std::mem::replace(&mut open.parts[index], PartState::Done);
+        if let PartState::Waiting(Waiting { part, .. }) = state {
+            open.compare(part, first, held, &self.shared);
+        }
+    }
+
+    /// Looks whose deadline has passed: another worker is asked beside them, or, where there is none, they are given up.
+    fn look_for_overdue(&mut self, now: Instant) {
+        let asker = Asker { shared: &self.shared, arrive: &self.arrive };
+        for (&id, open) in &mut self.open {
+            for index in 0..open.parts.len() {
+                asker.look_for_overdue(open, id, index, now);
+            }
+        }
+        self.trials.retain(|_, trial| !trial.is_over(now, &self.shared));
+    }
+
+    /// Judges a trial, or computes the oldest call's share of this machine, if there is anything of it to do. A call that
+    /// fails is over.
+    fn compute_one_here(&mut self) -> Option<Result<(), (CallId, ExpertsError)>> {
+        // First, or it would have to wait for as long as everything is computed here; and there is one in a while.
+        if let Some((trial, values)) = self.answered.pop() {
+            trial.judge(values, self.local.as_mut(), &self.shared);
+            return Some(Ok(()));
+        }
+        let (&id, open) = self.open.iter_mut().find(|(_, open)| open.has_work())?;
+        if let Some(check) = open.checks.pop() {
+            open.check(&check, self.local.as_mut(), &self.shared);
+            return Some(Ok(()));
+        }
         let pieces = std::mem::take(&mut open.here);
         let done = open.compute(pieces, self.local.as_mut(), self.shared.hidden);
-        if let Err(error) = done {
+        Some(done.map_err(|error| {
             self.cancel(id);
-            return Err(error);
-        }
-        Ok(true)
+            (id, error)
+        }))
     }
 
     fn take_completed(&mut self) -> Option<Completed> {
@@ -288,12 +316,22 @@ impl RemoteExperts {
 
     fn next_deadline(&self) -> Option<Instant> {
         let parts = self.open.values().flat_map(|open| &open.parts);
-        parts
-            .filter_map(|state| match state {
-                PartState::Waiting { deadline, .. } => Some(*deadline),
-                PartState::Done => None,
-            })
-            .min()
+        let asked = parts.flat_map(|state| match state {
+            PartState::Waiting(waiting) => waiting.asked.as_slice(),
+            PartState::Done => &[],
+        });
+        let open = asked.filter(|asked| !asked.missed).map(|asked| asked.deadline);
+        open.chain(self.trials.values().map(|trial| trial.deadline)).min()
+    }
+
+    /// Sends what a call asks of workers that are to be tried to them too. Their answers are compared, not used.
+    fn begin_trials(&mut self, call: &Call, groups: &[ExpertRows]) {
+        for session in self.shared.sessions_to_try(Instant::now()) {
+            let id = self.new_id();
+            if let Some(trial) = Trial::begin(&self.shared, session, call, groups, (id, &self.arrive)) {
+                self.trials.insert(id, trial);
+            }
+        }
     }
 }
 
@@ -302,128 +340,12 @@ impl Drop for RemoteExperts {
         for id in self.open.keys().copied().collect::<Vec<_>>() {
             self.cancel(id);
         }
-    }
-}
-
-impl Open {
-    fn whole(call: Call) -> Self {
-        Self {
-            call,
-            groups: Vec::new(),
-            values: Vec::new(),
-            offsets: Vec::new(),
-            parts: Vec::new(),
-            here: vec![Piece::Whole],
+        for trial in std::mem::take(&mut self.trials).into_values() {
+            trial.session.give_up(trial.wire_call, false);
+            trial.session.drop_trial();
+        }
+        for (trial, _) in std::mem::take(&mut self.answered) {
+            trial.session.drop_trial();
         }
     }
-
-    fn is_complete(&self) -> bool {
-        self.here.is_empty() && self.parts.iter().all(|part| matches!(part, PartState::Done))
-    }
-
-    fn row_of_group(&self, group: usize) -> usize {
-        self.offsets.get(group).copied().unwrap_or_default()
-    }
-
-    /// Copies an answer of the right length.
-    fn place(&mut self, part: &Part, values: &[f32], hidden: usize) {
-        let mut rows = values.chunks_exact(hidden);
-        match &part.answer {
-            Answer::Sums => {
-                for (&row, values) in part.rows.iter().zip(rows) {
-                    self.values[row as usize * hidden..][..hidden].copy_from_slice(values);
-                }
-            }
-            Answer::Rows(pieces) => {
-                for (group, range) in pieces {
-                    let start = self.row_of_group(*group) + range.start;
-                    for (at, values) in rows.by_ref().take(range.len()).enumerate() {
-                        self.values[(start + at) * hidden..][..hidden].copy_from_slice(values);
-                    }
-                }
-            }
-        }
-    }
-
-    fn compute(
-        &mut self,
-        pieces: Vec<Piece>,
-        local: &mut dyn Experts,
-        hidden: usize,
-    ) -> Result<(), ExpertsError> {
-        let mut rows_of_groups = Vec::new();
-        for piece in pieces {
-            match piece {
-                Piece::Whole => {
-                    self.values =
-                        checked(call_blocking(local, self.call.clone())?, self.call.count() * hidden)?;
-                }
-                Piece::Sums(rows) => {
-                    let picks = rows.iter().map(|&row| self.call.picks[row as usize].clone()).collect();
-                    let call = part_call(&self.call, &rows, picks);
-                    let sums = checked(call_blocking(local, call)?, rows.len() * hidden)?;
-                    for (&row, values) in rows.iter().zip(sums.chunks_exact(hidden)) {
-                        self.values[row as usize * hidden..][..hidden].copy_from_slice(values);
-                    }
-                }
-                Piece::Rows(group, range) => rows_of_groups.push((group, range)),
-            }
-        }
-        if rows_of_groups.is_empty() {
-            return Ok(());
-        }
-        // One call in which every row stands once for each of its experts, picked alone with weight one: its "sums"
-        // are the experts' rows. (0 + 1 * y is y but for -0, and no sum can tell -0 from 0: it starts at +0.)
-        let mut rows = Vec::new();
-        let mut picks = Vec::new();
-        for (index, range) in &rows_of_groups {
-            let group = &self.groups[*index];
-            rows.extend_from_slice(&group.rows[range.clone()]);
-            picks.resize(rows.len(), vec![Pick { expert: group.expert, weight: 1.0 }]);
-        }
-        let call = part_call(&self.call, &rows, picks);
-        let values = checked(call_blocking(local, call)?, rows.len() * hidden)?;
-        let mut values = values.chunks_exact(hidden);
-        for (group, range) in rows_of_groups {
-            let start = self.row_of_group(group) + range.start;
-            for (at, values) in values.by_ref().take(range.len()).enumerate() {
-                self.values[(start + at) * hidden..][..hidden].copy_from_slice(values);
-            }
-        }
-        Ok(())
-    }
-
-    fn into_sums(self, hidden: usize) -> Vec<f32> {
-        if self.offsets.is_empty() {
-            return self.values;
-        }
-        combine(self.call.count(), hidden, &self.groups, &self.values)
-    }
-}
-
-/// What this machine must do when a part fails.
-fn pieces_of(part: Part) -> Vec<Piece> {
-    match part.answer {
-        Answer::Sums => vec![Piece::Sums(part.rows)],
-        Answer::Rows(pieces) => pieces.into_iter().map(|(group, range)| Piece::Rows(group, range)).collect(),
-    }
-}
-
-/// A call with some rows of another, in the order given; a row may appear more than once.
-fn part_call(call: &Call, rows: &[u32], picks: Vec<Vec<Pick>>) -> Call {
-    let row_bytes = call.rows.len() / call.count().max(1);
-    let rows: Vec<u8> =
-        rows.iter().flat_map(|&row| &call.rows[row as usize * row_bytes..][..row_bytes]).copied().collect();
-    Call { layer: call.layer, row_format: call.row_format, rows: rows.into(), picks }
-}
-
-fn checked(completed: Completed, expected: usize) -> Result<Vec<f32>, ExpertsError> {
-    if completed.sums.len() != expected {
-        return Err(ExpertsError::WrongLength {
-            call: completed.call,
-            expected,
-            received: completed.sums.len(),
-        });
-    }
-    Ok(completed.sums)
 }

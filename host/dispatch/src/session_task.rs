@@ -16,7 +16,7 @@ use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::work::WorkItem;
 
 use crate::books::{Books, BooksError};
-use crate::outstanding::{Arrival, Failure, Owed};
+use crate::outstanding::{Failure, Owed};
 use crate::serve_blobs::BlobServer;
 use crate::session::Session;
 use crate::swarm::Shared;
@@ -26,6 +26,9 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// A worker that refuses so many calls in a row, or answers them with nonsense, is let go.
 const MAX_REFUSED_IN_ROW: u32 = 16;
+
+/// How long a worker whose answer was wrong may take to sign a last receipt, without that call.
+const LAST_RECEIPT_TIME: Duration = Duration::from_secs(10);
 
 /// A worker that owes an answer for so many of the longest deadlines is not slow but gone.
 const GONE_AFTER_CEILINGS: u32 = 3;
@@ -101,6 +104,9 @@ impl SessionTask {
                     continue;
                 }
                 _ = tick.tick() => {
+                    if let Some(refusal) = self.session.wrong_result(LAST_RECEIPT_TIME) {
+                        return Over::Refuse(refusal);
+                    }
                     self.session.leave_if_done();
                     if let Some(over) = self.look_for_overdue() {
                         return over;
@@ -222,7 +228,7 @@ impl SessionTask {
                     }
                     let outcome = values.map_err(|()| Failure::Refused);
                     // Before the lock is released: who fails to give a call up finds its answer in the channel.
-                    let _ = awaited.arrive.send(Arrival { call: awaited.call, part: awaited.part, outcome });
+                    let _ = awaited.arrive.send(awaited.place.arrival(outcome));
                 }
                 Owed::GivenUp(given_up) => {
                     sent = given_up;
@@ -233,6 +239,8 @@ impl SessionTask {
             state.numbers.bytes_down += bytes.len() as u64;
             if accepted {
                 state.numbers.accepted += 1;
+                state.numbers.rows += sent.rows;
+                state.ejection.answered();
             } else {
                 state.numbers.excluded += 1;
             }
@@ -338,6 +346,9 @@ impl SessionTask {
             return Ok(());
         };
         self.pending_cut = None;
+        for call in self.session.take_wrong_calls() {
+            self.books.exclude(call);
+        }
         if cut.is_final {
             self.session.begin_draining();
         }

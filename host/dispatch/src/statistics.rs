@@ -17,14 +17,20 @@ pub struct Statistics {
     pub round_trips: u64,
     /// Calls of the backbone that asked no worker.
     pub local_calls: u64,
-    /// Parts of calls that were recomputed here, whatever the cause.
+    /// Parts of calls that were computed here after workers were asked, whatever the cause.
     pub failovers: u64,
-    /// Of these: the deadline passed.
+    /// Parts of calls that another worker was asked for, because one was late, lost or refused.
+    pub hedges: u64,
+    /// Why one of the two was done: a deadline passed.
     pub deadlines_missed: u64,
-    /// Of these: the worker or its link was lost.
+    /// ... a worker or its link was lost.
     pub links_lost: u64,
-    /// Of these: the worker answered with a refusal, a wrong length or a value that is not finite.
+    /// ... a worker answered with a refusal, a wrong length or a value that is not finite.
     pub answers_refused: u64,
+    /// ... a check found the answer wrong.
+    pub answers_wrong: u64,
+    /// Answers that were computed again here.
+    pub answers_checked: u64,
     /// Time from sending a call to its answer.
     pub latency: Percentiles,
     /// Probes, and what was written down for replay.
@@ -60,6 +66,45 @@ impl Statistics {
     }
 }
 
+/// Where a session with a worker stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum WorkerState {
+    /// It does not hold yet what it was assigned.
+    #[default]
+    Joining,
+    /// It is asked.
+    Serving,
+    /// It owes an answer that nobody waits for any more, and is asked nothing until it has given it.
+    Late,
+    /// It missed deadlines, and is asked nothing but trials until it passes one.
+    Ejected,
+    /// Its connection or this side's is gone, and may come back.
+    Away,
+    /// It is asked nothing more, and ends in order.
+    Draining,
+    /// An answer of it was wrong: the session is over, and there is no other one with this worker.
+    Quarantined,
+    /// The session is over.
+    Ended,
+}
+
+impl WorkerState {
+    /// A word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            WorkerState::Joining => "joining",
+            WorkerState::Serving => "serving",
+            WorkerState::Late => "late",
+            WorkerState::Ejected => "ejected",
+            WorkerState::Away => "away",
+            WorkerState::Draining => "draining",
+            WorkerState::Quarantined => "quarantined",
+            WorkerState::Ended => "ended",
+        }
+    }
+}
+
 /// Counters of one session with one worker.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WorkerStatistics {
@@ -73,14 +118,28 @@ pub struct WorkerStatistics {
     pub class: &'static str,
     /// Whether the session stands.
     pub connected: bool,
-    /// Experts it holds for this backbone.
+    /// Where it stands now.
+    pub state: WorkerState,
+    /// Experts it holds for this backbone; of a session that is over, those that it held.
     pub experts: usize,
+    /// The same by layer, ascending: the layer, and how many of its experts.
+    pub holds: Vec<(u16, u32)>,
+    /// Bytes of the weights that it holds; none once the session is over.
+    pub held_bytes: u64,
     /// Calls sent to it.
     pub calls: u64,
     /// Results of it that were accepted.
     pub accepted: u64,
+    /// Rows of those: the hidden vectors that were sent for them.
+    pub rows: u64,
+    /// Calls that it did not answer by their deadline.
+    pub missed: u64,
     /// Results of it that do not count: late, refused, wrong.
     pub excluded: u64,
+    /// Answers of it that were computed again here.
+    pub checked: u64,
+    /// Of these: wrong ones.
+    pub wrong: u64,
     /// What it said when it last refused a call.
     pub last_failure: Option<String>,
     /// Payload bytes of calls.

@@ -10,12 +10,14 @@ use kvasir_wire::id::PluginDigest;
 use kvasir_wire::key::PublicKey;
 use tokio::runtime::Runtime;
 
+use crate::check::Known;
 use crate::control;
 use crate::latency::{Deadlines, Percentiles};
 use crate::options::{SwarmError, SwarmOptions};
-use crate::placement::{ExpertAddress, deal};
+use crate::placement::{ExpertAddress, deal, with_copies};
 use crate::remote::RemoteExperts;
 use crate::session::Session;
+use crate::split::Part;
 use crate::statistics::Statistics;
 
 /// A backbone's membership in a swarm. Its methods block and are meant for threads outside any tokio runtime.
@@ -43,11 +45,13 @@ pub(crate) struct Shared {
     /// GGUF numbers of the tensor formats that the experts given away hold.
     pub(crate) formats: Vec<u32>,
     remote: Vec<bool>,
-    owner: HashMap<ExpertAddress, usize>,
+    /// The slots that hold each expert, the one that it was dealt to first.
+    owners: HashMap<ExpertAddress, Vec<usize>>,
     shares: Vec<Vec<ExpertAddress>>,
     table: Mutex<Table>,
     changed: Condvar,
     statistics: Mutex<Statistics>,
+    pub(crate) known: Mutex<Known>,
 }
 
 #[derive(Default)]
@@ -126,6 +130,11 @@ impl Swarm {
         self.shared.statistics()
     }
 
+    /// Looks at the counters from elsewhere, also when the swarm has ended.
+    pub fn watcher(&self) -> Watcher {
+        Watcher(Arc::clone(&self.shared))
+    }
+
     /// Ends in order: no new calls, answers of open ones are awaited, every session gets its final receipt. What does not
     /// end within the options' `finish_timeout` is cut off. Gives the final counters.
     pub fn finish(mut self) -> Statistics {
@@ -168,6 +177,17 @@ impl Swarm {
     }
 }
 
+/// Looks at a swarm's counters; cheap to clone.
+#[derive(Clone)]
+pub struct Watcher(Arc<Shared>);
+
+impl Watcher {
+    /// The counters so far.
+    pub fn statistics(&self) -> Statistics {
+        self.0.statistics()
+    }
+}
+
 /// How long links may take to say goodbye.
 const RUNTIME_GRACE: Duration = Duration::from_millis(500);
 
@@ -206,11 +226,15 @@ impl Shared {
         }
         let numbers: Vec<u16> = (0..layers as u16).filter(|layer| remote[usize::from(*layer)]).collect();
         let shares = deal(options.placement, &numbers, range, options.workers.get());
-        let owner = shares
+        let slots = shares.len();
+        let copies = options.copies.min(slots.saturating_sub(1));
+        let owners_of = |slot: usize| (0..=copies).map(|next| (slot + next) % slots).collect::<Vec<_>>();
+        let owners = shares
             .iter()
             .enumerate()
-            .flat_map(|(slot, share)| share.iter().map(move |&address| (address, slot)))
+            .flat_map(|(slot, share)| share.iter().map(move |&address| (address, owners_of(slot))))
             .collect();
+        let shares = with_copies(&shares, copies);
         // Once, and before anything waits for it: it reads every weight of the model.
         let model_digest = model.digests()?.model.0;
         let formats = formats(&model, shares.iter().flatten())?;
@@ -222,11 +246,12 @@ impl Shared {
             model_digest,
             formats,
             remote,
-            owner,
+            owners,
             shares,
             table: Mutex::new(table),
             changed: Condvar::new(),
             statistics: Mutex::default(),
+            known: Mutex::default(),
             model,
             options,
         })
@@ -241,9 +266,31 @@ impl Shared {
         self.remote.get(usize::from(layer)).copied().unwrap_or(false)
     }
 
-    /// The slot to which an expert is dealt.
-    pub(crate) fn slot_of(&self, layer: u16, expert: u16) -> Option<usize> {
-        self.owner.get(&(layer, expert)).copied()
+    /// The slots that hold an expert, the one that it was dealt to first.
+    pub(crate) fn slots_of(&self, layer: u16, expert: u16) -> &[usize] {
+        self.owners.get(&(layer, expert)).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Who may be asked now for a part of a call: who holds all of its experts, the slot that it was planned for first.
+    pub(crate) fn holders(&self, layer: u16, part: &Part) -> Vec<Arc<Session>> {
+        let first = part.requests.first();
+        let slots = first.map(|request| self.slots_of(layer, request.expert.0)).unwrap_or_default();
+        let others = slots.iter().copied().filter(|slot| *slot != part.slot);
+        let slots = std::iter::once(part.slot).chain(others);
+        slots
+            .filter_map(|slot| self.usable_session(slot))
+            .filter(|session| session.holds_all(layer, part))
+            .collect()
+    }
+
+    /// Sessions that missed deadlines and may be tried now.
+    pub(crate) fn sessions_to_try(&self, now: Instant) -> Vec<Arc<Session>> {
+        let table = self.table();
+        let seated = table.slots.iter().filter_map(|slot| match &slot.seat {
+            Some(Seat::Taken(session)) => Some(session),
+            _ => None,
+        });
+        seated.filter(|session| session.wants_trial(now)).cloned().collect()
     }
 
     /// Length of an expert's blob.
@@ -384,7 +431,7 @@ impl Shared {
         let mut statistics = self.statistics.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut micros = Vec::new();
         for session in &sessions {
-            let (numbers, latest) = session.statistics();
+            let (numbers, latest) = session.statistics(|address| self.blob_bytes(address));
             statistics.remote_calls += numbers.calls;
             statistics.accepted += numbers.accepted;
             statistics.bytes_up += numbers.bytes_up;

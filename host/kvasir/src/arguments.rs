@@ -10,6 +10,7 @@ use kvasir_operate as operate;
 use crate::audit_arguments::AuditArguments;
 use crate::bench_arguments::BenchCommand;
 use crate::plugin_arguments::PluginCommand;
+use crate::serve_arguments::ServeArguments;
 
 /// A mixture-of-experts model on whatever hardware turns up.
 #[derive(Parser)]
@@ -59,6 +60,18 @@ Examples:
   kvasir run --hub ws://127.0.0.1:7301 --ticket backbone.ticket --key backbone.key --probes probes --keep-rows mine \"Oslo is\"
   echo \"Die Hauptstadt von Norwegen ist\" | kvasir run -")]
     Run(RunArguments),
+    /// Serve a model to many clients over HTTP, in the form of OpenAI's API, with local experts or with workers behind a hub.
+    #[command(after_help = "\
+Examples:
+  kvasir serve
+  kvasir serve --listen 0.0.0.0:8080 --api-keys keys.txt
+  kvasir serve --hub ws://127.0.0.1:7301 --ticket backbone.ticket --key backbone.key --workers 2 --remote-layers all
+
+Then: curl http://127.0.0.1:8080/v1/completions -H 'content-type: application/json' \\
+        -d '{\"model\": \"atlas\", \"prompt\": \"The capital of Norway is\", \"temperature\": 0}'
+
+SIGTERM: nothing new is taken, and what is being written is written to its end, for 30 s at most.")]
+    Serve(ServeArguments),
     /// Lend this machine: hold experts and compute them for a backbone, over one outbound connection.
     #[command(after_help = "\
 Example:
@@ -189,6 +202,15 @@ pub struct RunArguments {
     /// Write the logits of every generated position to this file: raw f32, little-endian.
     #[arg(long, value_name = "FILE")]
     pub logits: Option<PathBuf>,
+    #[command(flatten)]
+    pub swarm: SwarmArguments,
+    #[command(flatten)]
+    pub probes: ProbeArguments,
+}
+
+/// How a backbone finds workers.
+#[derive(Args)]
+pub struct SwarmArguments {
     /// Hub that brings workers: ws://HOST:PORT. Without it every expert is computed here.
     #[arg(long, env = "KVASIR_HUB", requires_all = ["ticket", "key"])]
     pub hub: Option<String>,
@@ -207,14 +229,19 @@ pub struct RunArguments {
     /// How experts are dealt over workers.
     #[arg(long, default_value = "layers", requires = "hub")]
     pub placement: PlacementArgument,
-    /// Longest wait for one call before it is computed here, such as 500ms [default: from measured latency].
+    /// Further workers that hold each expert, and are asked where the first is late or fails; fewer than --workers.
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "hub")]
+    pub copies: usize,
+    /// Longest wait for one call before somebody else does it, such as 500ms [default: from measured latency].
     #[arg(long, value_parser = parse_duration, requires = "hub")]
     pub deadline: Option<Duration>,
     /// Loosest class of results to accept from workers [default: exact].
     #[arg(long, env = "KVASIR_ACCEPT", value_name = "CLASS")]
     pub accept: Option<AcceptArgument>,
-    #[command(flatten)]
-    pub probes: ProbeArguments,
+    /// Which answers of workers are computed again here before they are used: all, none, or the first answers of each worker
+    /// and then one in so many at random, as FIRST,ONE_IN [default: 256,64].
+    #[arg(long, env = "KVASIR_VERIFY", value_name = "WHICH")]
+    pub verify: Option<operate::choices::VerifyChoice>,
 }
 
 /// What can be replayed later. All of it concerns calls to workers, that is `--hub`.
@@ -471,24 +498,36 @@ impl From<&ProbeArguments> for operate::probes::ProbeOptions {
     }
 }
 
+impl SwarmArguments {
+    /// The swarm to join, where a hub is named.
+    pub fn remote(
+        &self,
+        probes: operate::probes::ProbeOptions,
+    ) -> anyhow::Result<Option<operate::remote::RemoteOptions>> {
+        match (&self.hub, &self.ticket, &self.key) {
+            (Some(hub), Some(ticket), Some(key)) => Ok(Some(operate::remote::RemoteOptions {
+                hub: hub.clone(),
+                ticket: ticket.clone(),
+                key: key.clone(),
+                workers: self.workers,
+                layers: self.remote_layers.parse()?,
+                placement: self.placement.into(),
+                copies: self.copies,
+                deadline: self.deadline,
+                accept: self.accept.map(Into::into),
+                verify: self.verify,
+                probes,
+            })),
+            _ => Ok(None),
+        }
+    }
+}
+
 impl TryFrom<&RunArguments> for operate::run::RunOptions {
     type Error = anyhow::Error;
 
     fn try_from(arguments: &RunArguments) -> anyhow::Result<Self> {
-        let remote = match (&arguments.hub, &arguments.ticket, &arguments.key) {
-            (Some(hub), Some(ticket), Some(key)) => Some(operate::remote::RemoteOptions {
-                hub: hub.clone(),
-                ticket: ticket.clone(),
-                key: key.clone(),
-                workers: arguments.workers,
-                layers: arguments.remote_layers.parse()?,
-                placement: arguments.placement.into(),
-                deadline: arguments.deadline,
-                accept: arguments.accept.map(Into::into),
-                probes: (&arguments.probes).into(),
-            }),
-            _ => None,
-        };
+        let remote = arguments.swarm.remote((&arguments.probes).into())?;
         Ok(operate::run::RunOptions {
             compute: (&arguments.compute).into(),
             prompts: arguments.prompts.clone(),

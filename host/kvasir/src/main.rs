@@ -8,6 +8,7 @@ mod arguments;
 mod audit_arguments;
 mod bench_arguments;
 mod plugin_arguments;
+mod serve_arguments;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -58,6 +59,7 @@ fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
     match &line.command {
         Command::Setup(options) => operate::setup::command(&settings, &options.into(), line.json)?,
         Command::Run(options) => operate::run::command(&settings, &options.try_into()?, line.json)?,
+        Command::Serve(options) => operate::serve::command(&settings, &options.try_into()?, line.json)?,
         Command::Worker(options) => operate::serve_worker::command(&settings, &options.into(), line.json)?,
         Command::Doctor(options) => return operate::doctor::command(&settings, &options.into(), line.json),
         Command::Demo(options) => return operate::demo::command(&options.try_into()?, line.json),

@@ -105,7 +105,7 @@ struct Raised(String);
 impl ChatTemplate {
     /// A template, not looked at before it is rendered: a model whose template is bad is of use without it.
     /// `named_tokens` are the texts of special tokens by the names that templates use.
-    pub(crate) fn new(source: String, named_tokens: BTreeMap<String, String>) -> ChatTemplate {
+    pub fn new(source: String, named_tokens: BTreeMap<String, String>) -> ChatTemplate {
         ChatTemplate { source, named_tokens }
     }
 

@@ -1,8 +1,10 @@
 //! Words that stand on the command line, in `KVASIR_*` variables and in the settings file alike.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::Result;
+use kvasir_dispatch::{Verify, VerifyTextError};
 use kvasir_experts::{Device, GpuOptions, Isolation, KernelOptions};
 use kvasir_wire::handshake::Class;
 use serde::Deserialize;
@@ -31,6 +33,27 @@ impl AcceptChoice {
             AcceptChoice::Exact => "exact",
             AcceptChoice::Tolerance => "tolerance",
         }
+    }
+}
+
+/// Which answers of workers are computed again here: `all`, `none`, `usual`, or `FIRST,ONE_IN`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct VerifyChoice(pub Verify);
+
+impl FromStr for VerifyChoice {
+    type Err = VerifyTextError;
+
+    fn from_str(text: &str) -> Result<VerifyChoice, VerifyTextError> {
+        text.parse().map(VerifyChoice)
+    }
+}
+
+impl TryFrom<String> for VerifyChoice {
+    type Error = VerifyTextError;
+
+    fn try_from(text: String) -> Result<VerifyChoice, VerifyTextError> {
+        text.parse()
     }
 }
 

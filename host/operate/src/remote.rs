@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kvasir_backbone::{Experts, LayerIndex};
-use kvasir_dispatch::{Deadlines, KeepOptions, Placement, ProbeSwitch, Swarm, SwarmOptions};
+use kvasir_backbone::LayerIndex;
+use kvasir_dispatch::{
+    Deadlines, KeepOptions, Placement, RemoteExperts, Swarm, SwarmOptions, Verify, Watcher,
+};
 use kvasir_wire::id::PluginDigest;
 use kvasir_wire::ticket::Ticket;
 use serde::Serialize;
 
-use crate::choices::AcceptChoice;
+use crate::choices::{AcceptChoice, VerifyChoice};
 use crate::files;
 use crate::key_file;
 use crate::local::Local;
@@ -46,10 +48,14 @@ pub struct RemoteOptions {
     pub layers: LayerSelection,
     /// How experts are dealt over workers.
     pub placement: PlacementChoice,
+    /// Further workers that hold each expert.
+    pub copies: usize,
     /// Longest wait for one call; none means from measured latency.
     pub deadline: Option<Duration>,
     /// The loosest class of results that is accepted; none means the settings file's, or exact.
     pub accept: Option<AcceptChoice>,
+    /// Which answers are computed again here; none means the settings file's, or the usual ones.
+    pub verify: Option<VerifyChoice>,
     /// What is probed, and what is kept for replay; the settings file fills the gaps.
     pub probes: ProbeOptions,
 }
@@ -149,7 +155,7 @@ impl LayerSelection {
     }
 }
 
-/// A backbone's membership in a swarm, for one `kvasir run`.
+/// A backbone's membership in a swarm, for one `kvasir run` or `kvasir serve`.
 pub struct Membership(Swarm);
 
 impl Membership {
@@ -161,10 +167,28 @@ impl Membership {
         let layers = options.layers.of(local.model.config().layers)?;
         let workers =
             NonZeroUsize::new(options.workers).context("0 workers cannot be waited for; leave out --hub")?;
+        if options.copies >= workers.get() {
+            bail!(
+                "--copies is {}: {workers} workers hold an expert {} times more at most",
+                options.copies,
+                workers.get() - 1
+            );
+        }
         let mut deadlines = Deadlines::default();
         if let Some(deadline) = options.deadline {
             deadlines = Deadlines { floor: deadlines.floor.min(deadline), ceiling: deadline };
         }
+        let verify = match local.runner.adapter() {
+            None => settings.verify(options.verify).0,
+            Some(adapter) => {
+                if options.verify.is_some() {
+                    tracing::warn!(
+                        "no answer is checked: what {adapter} computes is not exact, so it cannot judge others"
+                    );
+                }
+                Verify::NONE
+            }
+        };
         let probes = settings.probes(&options.probes);
         let keep = KeepOptions { probes: probes.folder, rows: probes.rows };
         let swarm = Swarm::join(
@@ -173,7 +197,9 @@ impl Membership {
                 placement: options.placement.into(),
                 remote_layers: layers.into_iter().map(LayerIndex).collect(),
                 workers,
+                copies: options.copies,
                 deadlines,
+                verify,
                 accepts: settings.accept(options.accept).into(),
                 plugins: accepted(settings, &local.plugin),
                 keep,
@@ -192,11 +218,14 @@ impl Membership {
         Ok(Membership(swarm))
     }
 
-    /// Routed experts, computed by the workers, and here where they fail; and the switch that makes their calls probes.
-    pub fn experts(&self, local: &Local) -> (Box<dyn Experts>, ProbeSwitch) {
-        let experts = self.0.experts(Box::new(local.experts()));
-        let switch = experts.probe_switch();
-        (Box::new(experts), switch)
+    /// Routed experts, computed by the workers, and here where they fail.
+    pub fn experts(&self, local: &Local) -> RemoteExperts {
+        self.0.experts(Box::new(local.experts()))
+    }
+
+    /// Looks at what the workers do.
+    pub fn watcher(&self) -> Watcher {
+        self.0.watcher()
     }
 
     /// Leave in order, with final receipts. `tokens` were generated, and so many passes of probes computed in so much time.
@@ -214,7 +243,10 @@ impl Membership {
                 failure: records.failure,
             },
             calls: statistics.accepted,
+            hedged: statistics.hedges,
             recomputed: statistics.failovers,
+            checked: statistics.answers_checked,
+            wrong: statistics.answers_wrong,
             round_trips: statistics.round_trips,
             round_trips_per_token: statistics.round_trips_per_token(tokens as u64),
             bytes_up: statistics.bytes_up,
@@ -244,8 +276,14 @@ impl Membership {
 pub struct RemoteReport {
     /// Answers of workers that were accepted.
     pub calls: u64,
+    /// Parts of calls that another worker was asked for after one was late or failed.
+    pub hedged: u64,
     /// Parts of calls that were computed here after all.
     pub recomputed: u64,
+    /// Answers that were computed again here before they were used.
+    pub checked: u64,
+    /// Of these: wrong ones; their workers were asked nothing more.
+    pub wrong: u64,
     /// Calls that waited for a remote answer.
     pub round_trips: u64,
     /// ... for each generated token.
@@ -311,6 +349,9 @@ impl fmt::Display for RemoteReport {
             "{} calls answered remotely, {} recomputed here, {:.2} round trips a token",
             self.calls, self.recomputed, self.round_trips_per_token
         )?;
+        if self.checked > 0 {
+            write!(f, "\n{} answers checked, {} wrong", self.checked, self.wrong)?;
+        }
         let replay = &self.replay;
         if replay.probe_passes > 0 || replay.files > 0 {
             write!(

@@ -86,12 +86,13 @@ pub fn command(settings: &Settings, options: &RunOptions, json: bool) -> Result<
         options.remote.as_ref().map(|remote| Membership::join(settings, remote, &local)).transpose()?;
     let (mut experts, mut prober): (Box<dyn Experts>, Option<Prober<'_>>) = match &membership {
         Some(membership) => {
-            let (experts, switch) = membership.experts(&local);
+            let experts = membership.experts(&local);
+            let switch = experts.probe_switch();
             let prober = public.map(|prompts| {
                 let encode = |prompt: &str| encode(&local, prompt, options.chat);
                 Prober::new(probes.rate.unwrap_or(ProbeRate::DEFAULT), prompts, switch, encode, unforeseeable)
             });
-            (experts, prober)
+            (Box::new(experts), prober)
         }
         None => (Box::new(local.experts()), None),
     };

@@ -9,9 +9,10 @@ use etcetera::{AppStrategy, AppStrategyArgs, choose_app_strategy};
 use kvasir_plugin_store::Store;
 use serde::Deserialize;
 
-use crate::choices::{AcceptChoice, DeviceChoice, IsolationChoice};
+use crate::choices::{AcceptChoice, DeviceChoice, IsolationChoice, VerifyChoice};
 use crate::files;
 use crate::probes::{ProbeOptions, ProbeRate};
+use crate::serve::ServeSettings;
 
 /// The settings file may not be larger: it is read whole.
 const SETTINGS_BYTES_MAX: u64 = 64 * 1024;
@@ -22,7 +23,7 @@ const CHECKOUT_MODEL: &str = "models/atlas/atlas-q4_k_m.gguf";
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SettingsFile {
-    /// Model that `run`, `bench` and `inspect` take where none is named.
+    /// Model that `run`, `serve`, `bench` and `inspect` take where none is named.
     pub model: Option<PathBuf>,
     /// Package of the expert kernel; none means the active one of those installed.
     pub plugin: Option<PathBuf>,
@@ -34,16 +35,21 @@ pub struct SettingsFile {
     pub device: Option<DeviceChoice>,
     /// In which process `worker` runs kernels: `process` or `none`.
     pub isolation: Option<IsolationChoice>,
-    /// The loosest class of results that `run` accepts from workers: `exact` or `tolerance`.
+    /// The loosest class of results that `run` and `serve` accept from workers: `exact` or `tolerance`.
     pub accept: Option<AcceptChoice>,
+    /// Which answers of workers `run` and `serve` compute again: `all`, `none`, `usual` or `FIRST,ONE_IN`.
+    pub verify: Option<VerifyChoice>,
     /// Folder for the records of probes that `run` mixes in; none means that it mixes none in.
     pub probes: Option<PathBuf>,
     /// Passes of probes for each pass of one's own text, 0 to 1.
     pub probe_rate: Option<ProbeRate>,
     /// Prompts for probes instead of the bundled ones, one a line.
     pub probe_prompts: Option<PathBuf>,
-    /// Folder for the records of all calls of `run`, for its owner's own replay.
+    /// Folder for the records of all calls of `run` and `serve`, for its owner's own replay.
     pub keep_rows: Option<PathBuf>,
+    /// What `serve` is told.
+    #[serde(default)]
+    pub serve: ServeSettings,
 }
 
 /// Folders and defaults of this user.
@@ -142,6 +148,16 @@ impl Settings {
         }
     }
 
+    /// Which answers of workers are computed again here.
+    pub fn verify(&self, named: Option<VerifyChoice>) -> VerifyChoice {
+        named.or(self.file.verify).unwrap_or_default()
+    }
+
+    /// What the settings file says of `serve`.
+    pub fn serve(&self) -> &ServeSettings {
+        &self.file.serve
+    }
+
     /// The loosest class of results that is accepted from workers.
     pub fn accept(&self, named: Option<AcceptChoice>) -> AcceptChoice {
         named.or(self.file.accept).unwrap_or_default()
@@ -166,7 +182,7 @@ mod tests {
         let none = Settings::load(None, Some(home.path())).unwrap();
         assert_eq!((none.plugin(None), none.trust_folder(None)), (None, None));
         fs::create_dir_all(home.path().join("config")).unwrap();
-        let text = "plugin = '/elsewhere/k.kvp'\nthreads = 3\ndevice = 'gpu'\naccept = 'tolerance'\nisolation = 'none'\n";
+        let text = "plugin = '/elsewhere/k.kvp'\nthreads = 3\ndevice = 'gpu'\naccept = 'tolerance'\nisolation = 'none'\nverify = '9,2'\n";
         fs::write(home.path().join("config/config.toml"), text).unwrap();
         let some = Settings::load(None, Some(home.path())).unwrap();
         assert_eq!(some.plugin(None), Some(PathBuf::from("/elsewhere/k.kvp")));
@@ -174,6 +190,9 @@ mod tests {
         assert_eq!(some.threads(None), Some(3));
         assert_eq!((none.device(None), none.accept(None)), (DeviceChoice::Cpu, AcceptChoice::Exact));
         assert_eq!((some.device(None), some.accept(None)), (DeviceChoice::Gpu, AcceptChoice::Tolerance));
+        assert_eq!(none.verify(None), "256,64".parse().unwrap());
+        assert_eq!(some.verify(None), "9,2".parse().unwrap());
+        assert_eq!(some.verify(Some("all".parse().unwrap())), "all".parse().unwrap());
         assert_eq!(none.isolation(None), IsolationChoice::Process);
         assert_eq!(some.isolation(None), IsolationChoice::None);
         assert_eq!(some.isolation(Some(IsolationChoice::Process)), IsolationChoice::Process);

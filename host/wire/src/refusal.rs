@@ -96,6 +96,8 @@ codes! {
     NoFunds = 25, "no_funds", 402;
     /// The backbone does not accept the class of the worker's kernels.
     ClassNotAccepted = 26, "class_not_accepted", 409;
+    /// A result was computed again and found wrong.
+    WrongResult = 27, "wrong_result", 409;
 }
 
 impl fmt::Display for RefusalCode {

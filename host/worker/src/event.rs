@@ -200,6 +200,13 @@ pub enum Fault {
         /// Results answered first.
         results: u64,
     },
+    /// Answers one result late, and all others in time.
+    Late {
+        /// Which result, counted from 1 in the worker's life.
+        result: u64,
+        /// How much too late.
+        by: Duration,
+    },
     /// Answers so many results and then cuts the connection without a word, and ends.
     DieAfter {
         /// Results answered first.

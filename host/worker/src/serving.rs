@@ -186,6 +186,11 @@ impl Serving {
                 if self.fault == Some(Fault::FlipBit { result: number }) {
                     flip_bit(&values, &mut rows);
                 }
+                if let Some(Fault::Late { result, by }) = self.fault
+                    && result == number
+                {
+                    std::thread::sleep(by);
+                }
                 self.answer(&asked, Outcome::Rows(&rows));
                 if let Some(canary) = self.canary() {
                     canary.compare(&self.runner, payload, values);

@@ -249,6 +249,7 @@ pub(super) fn is_about_backbones(code: RefusalCode) -> bool {
             | RefusalCode::PluginNotAllowed
             | RefusalCode::NothingInCommon
             | RefusalCode::ClassNotAccepted
+            | RefusalCode::WrongResult
             | RefusalCode::Declined
     )
 }

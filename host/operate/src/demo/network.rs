@@ -283,19 +283,37 @@ impl Network {
         placement: PlacementChoice,
     ) -> Result<Generation> {
         self.run("remote", prompts, tokens, |command| {
-            command
-                .args(["--hub", &format!("ws://{}", self.hub.address), "--ticket"])
-                .arg(self.folder.join("backbone.ticket"))
-                .arg("--key")
-                .arg(key(&self.folder, "backbone"))
-                .args(["--workers", &self.wallets.len().to_string()])
-                .args(["--remote-layers", layers, "--placement", placement.name()])
-                .args(["--accept", accept(self.device).name(), "--keep-rows"])
-                .arg(self.folder.join(KEPT_ROWS));
-            if let Some(deadline) = self.deadline {
-                command.args(["--deadline", &format!("{}us", deadline.as_micros())]);
-            }
+            self.with_workers(command, layers, placement);
+            command.arg("--keep-rows").arg(self.folder.join(KEPT_ROWS));
         })
+    }
+
+    /// A service by a backbone process with the workers, on a free port of loopback.
+    ///
+    /// # Errors
+    /// Where it does not start.
+    pub fn serve_remote(&self, layers: &str, placement: PlacementChoice) -> Result<Server> {
+        let mut command = self.programs.kvasir();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--model"]).arg(&self.model);
+        self.with_workers(&mut command, layers, placement);
+        Server::start("serve", &mut command, &self.folder.join("logs"))
+    }
+
+    /// The flags of a backbone that asks the workers.
+    fn with_workers(&self, command: &mut Command, layers: &str, placement: PlacementChoice) {
+        command
+            .args(["--hub", &format!("ws://{}", self.hub.address), "--ticket"])
+            .arg(self.folder.join("backbone.ticket"))
+            .arg("--key")
+            .arg(key(&self.folder, "backbone"))
+            .args(["--workers", &self.wallets.len().to_string()])
+            .args(["--remote-layers", layers, "--placement", placement.name()])
+            .args(["--accept", accept(self.device).name()])
+            // Whoever uses this compares everything with what one machine says alone.
+            .args(["--verify", "none"]);
+        if let Some(deadline) = self.deadline {
+            command.args(["--deadline", &format!("{}us", deadline.as_micros())]);
+        }
     }
 
     /// Wait until every session of the generation has its final receipt and all receipts are credited; read the wallets.

@@ -1,0 +1,160 @@
+//! Answers that are computed again: a liar is found out, named and unpaid, and no bit of a text is its.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use std::time::Instant;
+
+use kvasir_backbone::{Call, CallId, Experts, ExpertsError, Progress};
+use kvasir_dispatch::{Placement, Verify, WorkerState};
+use kvasir_tests::swarm_scene::raw::wait_for_note;
+use kvasir_tests::swarm_scene::*;
+use kvasir_wire::receipt::Receipt;
+use kvasir_worker::Fault;
+
+const TOKENS: usize = 6;
+
+#[test]
+fn a_worker_that_lies_from_its_first_call_is_named_and_unpaid() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    for placement in [Placement::WholeLayers, Placement::Experts] {
+        let scene = Scene::new();
+        let liar = scene.worker_with_fault(30, Fault::FlipBit { result: 1 });
+        let mut options = scene.swarm_options(1, placement, &all_layers(&host.model));
+        options.verify = Verify::USUAL;
+        options.deadlines = NO_HURRY;
+        let swarm = join(&host, options);
+        assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local, "{placement:?}");
+        wait_for_note(&scene.address, "wrong_result", "computed again");
+        let statistics = swarm.finish();
+        assert_eq!((statistics.answers_wrong, statistics.answers_checked), (1, 1), "{statistics:#?}");
+        let [worker] = &statistics.workers[..] else { panic!("one session: {statistics:#?}") };
+        assert_eq!((worker.wrong, worker.accepted, worker.excluded), (1, 0, 1), "{statistics:#?}");
+        assert_eq!((worker.receipted_bytes, worker.receipted_nano_kvr), (0, 0), "{statistics:#?}");
+        assert_eq!(worker.state, WorkerState::Quarantined);
+        assert!(worker.ended.as_deref().is_some_and(|why| why.contains("is wrong")), "{statistics:#?}");
+        let billed = |receipt: &Receipt| receipt.billed().get();
+        assert_eq!(scene.ledger.last_receipts().values().map(billed).sum::<u64>(), 0, "nothing is paid");
+        drop(liar);
+    }
+}
+
+#[test]
+fn a_lie_after_the_first_calls_is_found_where_it_is_checked_and_only_there() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    for (first, found) in [(5, true), (4, false)] {
+        let scene = Scene::new();
+        let _liar = scene.worker_with_fault(30, Fault::FlipBit { result: 5 });
+        let mut options = scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model));
+        options.verify = Verify { first, one_in: 0 };
+        options.deadlines = NO_HURRY;
+        let swarm = join(&host, options);
+        let said = host.say(&mut swarm.experts(host.local()), TOKENS);
+        assert_eq!(said == local, found, "with {first} checks");
+        let statistics = swarm.finish();
+        assert_eq!(statistics.answers_wrong, u64::from(found), "{statistics:#?}");
+    }
+}
+
+#[test]
+fn honest_workers_pass_every_check_in_both_placements() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    for (placement, experts) in
+        [(Placement::WholeLayers, None), (Placement::Experts, None), (Placement::Experts, Some(2..7))]
+    {
+        let scene = Scene::new();
+        let _workers = [scene.worker(30), scene.worker(31)];
+        let mut options = scene.swarm_options(2, placement, &all_layers(&host.model));
+        options.remote_experts = experts;
+        options.verify = Verify::ALL;
+        options.deadlines = NO_HURRY;
+        let swarm = join(&host, options);
+        assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local, "{placement:?}");
+        let statistics = swarm.finish();
+        assert!(statistics.accepted > 0, "{statistics:#?}");
+        assert_eq!(statistics.answers_checked, statistics.accepted, "{statistics:#?}");
+        assert_eq!((statistics.answers_wrong, statistics.failovers), (0, 0), "{statistics:#?}");
+        assert_eq!(receipted(&statistics), statistics.bytes(), "a check costs the worker nothing");
+    }
+}
+
+/// Experts of this machine that must not be needed.
+struct NotHere;
+
+impl Experts for NotHere {
+    fn submit(&mut self, call: Call) -> Result<CallId, ExpertsError> {
+        panic!("layer {} is computed here", call.layer.0);
+    }
+
+    fn poll(&mut self, _: Option<Instant>) -> Result<Progress, ExpertsError> {
+        Err(ExpertsError::NothingInFlight)
+    }
+
+    fn cancel(&mut self, _: CallId) {}
+}
+
+#[test]
+fn two_workers_that_agree_need_nobody_else() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    for placement in [Placement::WholeLayers, Placement::Experts] {
+        let scene = Scene::new();
+        let _workers = [scene.worker(30), scene.worker(31)];
+        let mut options = scene.swarm_options(2, placement, &all_layers(&host.model));
+        options.verify = Verify::ALL;
+        options.deadlines = NO_HURRY;
+        options.copies = 1;
+        let swarm = join(&host, options);
+        assert_eq!(host.say(&mut swarm.experts(Box::new(NotHere)), TOKENS), local, "{placement:?}");
+        let statistics = swarm.finish();
+        assert_eq!(statistics.answers_checked, statistics.accepted, "{statistics:#?}");
+        assert_eq!(statistics.workers[0].accepted, statistics.workers[1].accepted, "every call went to both");
+        assert_eq!((statistics.hedges, statistics.failovers), (0, 0), "{statistics:#?}");
+    }
+}
+
+#[test]
+fn where_two_workers_differ_this_machine_says_who_lies() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    for result in [1, 6] {
+        let scene = Scene::new();
+        let _workers = [scene.worker_with_fault(30, Fault::FlipBit { result }), scene.worker(31)];
+        let mut options = scene.swarm_options(2, Placement::WholeLayers, &all_layers(&host.model));
+        options.verify = Verify::ALL;
+        options.deadlines = NO_HURRY;
+        options.copies = 1;
+        let swarm = join(&host, options);
+        assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local, "result {result}");
+        let statistics = swarm.finish();
+        assert_eq!(statistics.answers_wrong, 1, "{statistics:#?}");
+        let liar = statistics.workers.iter().find(|worker| worker.wrong > 0).unwrap();
+        assert_eq!(liar.worker, key(30).public().to_string());
+        assert_eq!(liar.state, WorkerState::Quarantined);
+    }
+}
+
+#[test]
+fn a_worker_in_quarantine_is_declined_and_another_takes_its_place() {
+    let host = Host::new(tiny());
+    let layers = all_layers(&host.model);
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    // Each time it connects it is the same worker: it lies once and would be honest from then on.
+    let _liar = scene.worker_with_fault(30, Fault::FlipBit { result: 1 });
+    let mut options = scene.swarm_options(1, Placement::WholeLayers, &layers);
+    options.verify = Verify { first: 1, one_in: 0 };
+    options.deadlines = NO_HURRY;
+    let swarm = join(&host, options);
+    let mut experts = swarm.experts(host.local());
+    assert_eq!(host.say(&mut experts, TOKENS), local);
+    wait_for_note(&scene.address, "wrong_result", "asks the worker nothing more");
+    let _honest = scene.worker(31);
+    swarm.wait_for_workers(1, PATIENCE).unwrap();
+    assert_eq!(host.say(&mut experts, TOKENS), local);
+    drop(experts);
+    let statistics = swarm.finish();
+    assert_eq!(statistics.workers.len(), 2, "{statistics:#?}");
+    assert_eq!(statistics.workers[1].accepted, (layers.len() * TOKENS) as u64, "{statistics:#?}");
+}
