@@ -77,18 +77,17 @@ fn how_long_a_turncoat_goes_unnoticed_at_which_rate_of_checks() {
     }
 }
 
-/// One of five workers turns, every call goes to two: all tokens are those of this machine alone. Takes minutes.
-#[test]
-#[ignore = "takes minutes"]
-fn with_every_answer_checked_a_turncoat_changes_no_token() {
+/// A hundred texts of the demo model over five workers, one of which lies from an answer on; every expert is held by two. All tokens
+/// and logits are those of this machine alone, and the liar is named.
+fn generations(honest: u64, verify: Verify) -> Statistics {
     let host = Host::new(atlas());
     let local = host.say(host.local().as_mut(), TOKENS);
     let scene = Scene::new();
-    let _turncoat = scene.worker_with_fault(30, Fault::TurnAfter { results: HONEST });
+    let _turncoat = scene.worker_with_fault(30, Fault::TurnAfter { results: honest });
     let _honest: Vec<RunningWorker> = (31..35).map(|seed| scene.worker(seed)).collect();
     let mut options = scene.swarm_options(5, Placement::Experts, &all_layers(&host.model));
     options.copies = 1;
-    options.verify = Verify::ALL;
+    options.verify = verify;
     let swarm = join(&host, options);
     let mut experts = swarm.experts(host.local());
     for generation in 0..100 {
@@ -97,10 +96,24 @@ fn with_every_answer_checked_a_turncoat_changes_no_token() {
     drop(experts);
     let statistics = swarm.finish();
     let liar = liar(&statistics);
-    println!("3200 of 3200 tokens; the worker that turned gave {} answers that were used", liar.accepted);
-    // A second lie may have been under way.
-    assert!(statistics.answers_wrong >= 1, "{statistics:#?}");
+    println!("3200 of 3200 tokens; {} answers of the worker that lies were used", liar.accepted);
     assert_eq!(liar.worker, key(30).public().to_string());
     assert_eq!(liar.state, WorkerState::Quarantined);
-    assert!(liar.accepted <= HONEST, "{statistics:#?}");
+    assert!(liar.accepted <= honest, "{statistics:#?}");
+    statistics
+}
+
+/// `cargo test -p kvasir-tests --test swarm_turncoat -- --ignored --nocapture`.
+#[test]
+#[ignore = "takes minutes"]
+fn with_every_answer_checked_a_turncoat_changes_no_token() {
+    generations(HONEST, Verify::ALL);
+}
+
+/// The same with the usual checks: the first answers of each worker are among them.
+#[test]
+#[ignore = "takes minutes"]
+fn a_worker_that_lies_from_its_first_call_changes_no_token_and_is_not_paid() {
+    let statistics = generations(0, Verify::USUAL);
+    assert_eq!(liar(&statistics).receipted_nano_kvr, 0, "{statistics:#?}");
 }

@@ -63,7 +63,12 @@ impl Plan {
         first.write(&scheduler, vocabulary, streams, watcher)?;
         let mut round = Round::default();
         loop {
-            round.add(self.write(&scheduler, vocabulary, streams, watcher)?);
+            let written = self.write(&scheduler, vocabulary, streams, watcher)?;
+            round.add(written.with_context(|| {
+                format!(
+                    "{streams} streams were never all written at the same time: measure more tokens of each"
+                )
+            })?);
             if round.seconds >= self.seconds {
                 break;
             }
@@ -73,14 +78,14 @@ impl Plan {
         Ok(round)
     }
 
-    /// All streams once.
+    /// All streams once. Nothing where there was no time at which all of them were within what is measured.
     fn write(
         &self,
         scheduler: &Scheduler,
         vocabulary: u32,
         streams: usize,
         watcher: Option<&Watcher>,
-    ) -> Result<Round> {
+    ) -> Result<Option<Round>> {
         let (tell, told) = mpsc::channel();
         for number in 0..streams {
             let request = Request {
@@ -118,16 +123,14 @@ impl Plan {
         if took.len() != streams {
             bail!("{} of {streams} streams came to their end", took.len());
         }
-        let (Some(before), Some(after)) = (before, after) else {
-            bail!("{streams} streams were never all written at the same time: measure more tokens of each");
-        };
+        let (Some(before), Some(after)) = (before, after) else { return Ok(None) };
         let mean = took.iter().sum::<Duration>().as_secs_f64() / streams as f64;
-        Ok(Round {
+        Ok(Some(Round {
             tokens: streams * self.tokens,
             seconds: mean,
             waves: 0,
             counters: after.into_iter().map(|(name, value)| (name, value - before[name])).collect(),
-        })
+        }))
     }
 }
 
