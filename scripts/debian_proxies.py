@@ -50,12 +50,12 @@ def provide(name, work):
     return str(folder / "usr/sbin" / name), environment, folder / "usr/lib/nginx/modules"
 
 
-def start(name, provided, file, log, errors):
-    """Starts one with its configuration, in the foreground, as one process."""
+def start(name, provided, file, log, errors, prefix=()):
+    """Starts one with its configuration, in the foreground, as one process; `prefix` goes before its command."""
     program, environment, _ = provided
     command = [program, "-c", file, "-e", log] if name == "nginx" else [program, "-db", "-f", file]
     with open(errors, "w") as errors:
-        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+        return subprocess.Popen([*prefix, *command], env=environment, stdout=subprocess.DEVNULL, stderr=errors)
 
 
 def listening(port, process):

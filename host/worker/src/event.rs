@@ -195,6 +195,11 @@ pub enum Fault {
         /// Which result, counted from 1 in the worker's life.
         result: u64,
     },
+    /// Answers so many results honestly, and flips that bit of every later one.
+    TurnAfter {
+        /// Honest results.
+        results: u64,
+    },
     /// Answers so many results and then none, while the connection stays alive.
     StallAfter {
         /// Results answered first.

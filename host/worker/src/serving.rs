@@ -183,7 +183,12 @@ impl Serving {
             Ok(values) => {
                 let mut rows = CallResult::row_bytes(&values);
                 let number = self.life.fetch_add(1, Ordering::Relaxed) + 1;
-                if self.fault == Some(Fault::FlipBit { result: number }) {
+                let lies = match self.fault {
+                    Some(Fault::FlipBit { result }) => number == result,
+                    Some(Fault::TurnAfter { results }) => number > results,
+                    _ => false,
+                };
+                if lies {
                     flip_bit(&values, &mut rows);
                 }
                 if let Some(Fault::Late { result, by }) = self.fault

@@ -1,0 +1,117 @@
+"""A wide-area link between two fresh network namespaces for the scripts that need one: gateway/examples/wan-link, as in
+scripts/bench-wan, without a limit of its rate. `near` has 10.99.0.1, `far` 10.99.0.2; nothing else is in either."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug"
+NEAR, FAR = "10.99.0.1", "10.99.0.2"
+QUEUE_KIB = 256
+
+ECHO = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 7007))
+print("up", flush=True)
+peer, _ = server.accept()
+peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+while data := peer.recv(64):
+    peer.sendall(data)
+"""
+ASK = """
+import socket, sys, time
+peer = socket.create_connection((sys.argv[1], 7007))
+peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+times = []
+for _ in range(50):
+    begun, left = time.perf_counter(), 64
+    peer.sendall(b"x" * left)
+    while left:
+        left -= len(peer.recv(left))
+    times.append(time.perf_counter() - begun)
+print(1e3 * min(times))
+"""
+
+
+def lacking():
+    """Why there can be no link here; nothing where there can."""
+    if os.geteuid():
+        return "network namespaces need root"
+    if not shutil.which("ip"):
+        return "ip is missing: install the package iproute2"
+    if not pathlib.Path("/dev/net/tun").is_char_device():
+        return "this kernel has no /dev/net/tun"
+    return None
+
+
+def ip(*words):
+    return subprocess.run(["ip", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+class Link:
+    """The link, while it is entered. Nothing of it is left afterwards."""
+
+    def __init__(self, round_trip_ms):
+        self.round_trip_ms = round_trip_ms
+        self.spaces = [f"kvf-{part}-{os.getpid()}" for part in ("near", "far", "middle")]
+        # Before a command: what runs it there, as the same process.
+        self.near, self.far, self.middle = (["ip", "netns", "exec", space] for space in self.spaces)
+        self.forwarder = None
+
+    def __enter__(self):
+        try:
+            self.up()
+        except BaseException:
+            self.down()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.down()
+
+    def up(self):
+        near, far, middle = self.spaces
+        for space in self.spaces:
+            subprocess.run(["ip", "netns", "add", space], check=True)
+            ip("-n", space, "link", "set", "lo", "up")
+        words = ["tun-a", "tun-b", str(self.round_trip_ms / 2), "0", str(QUEUE_KIB), "0"]
+        self.forwarder = subprocess.Popen([*self.middle, TARGET / "examples/wan-link", *words], stdout=subprocess.DEVNULL)
+        until = time.monotonic() + 10
+        while not ip("-n", middle, "link", "show", "tun-b"):
+            if time.monotonic() > until or self.forwarder.poll() is not None:
+                raise SystemExit("the link did not come up")
+            time.sleep(0.1)
+        for device, space, address in [("tun-a", near, NEAR), ("tun-b", far, FAR)]:
+            for words in (["-n", middle, "link", "set", device, "netns", space],
+                          ["-n", space, "addr", "add", f"{address}/24", "dev", device],
+                          ["-n", space, "link", "set", device, "up", "mtu", "1500"]):
+                if not ip(*words):
+                    raise SystemExit(f"ip {' '.join(words)} failed")
+        # As docs/gateway.md recommends.
+        for prefix in (self.near, self.far):
+            setting = "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle"
+            subprocess.run([*prefix, "sh", "-c", setting], check=True)
+
+    def down(self):
+        if self.forwarder:
+            self.forwarder.kill()
+            self.forwarder.wait()
+            self.forwarder = None
+        for space in self.spaces:
+            ip("netns", "del", space)
+
+    def measured_round_trip(self):
+        """The shortest of 50 echoes of 64 bytes over plain TCP, in ms: the round trip as it is, whatever else the machine does."""
+        echo = subprocess.Popen([*self.far, sys.executable, "-c", ECHO, FAR], stdout=subprocess.PIPE, text=True)
+        try:
+            echo.stdout.readline()
+            asked = subprocess.run([*self.near, sys.executable, "-c", ASK, FAR], check=True, capture_output=True, text=True)
+            return float(asked.stdout)
+        finally:
+            echo.kill()
+            echo.wait()
+            echo.stdout.close()
