@@ -2,10 +2,12 @@
 //! resumption.
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
+mod bulk;
 mod dialling;
 mod doctor;
 mod ends;
 mod flow;
 mod parties;
+mod raw_holder;
 mod refusals;
 mod resume;
