@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 mod bulk;
+mod bulk_worker;
 mod dialling;
 mod doctor;
 mod ends;
