@@ -214,7 +214,11 @@ impl Reader {
 
     /// Tells the hub what came over a second connection, which it does not carry bulk over any more.
     fn turn_back(&self, answer: Reroute) -> Result<(), LinkError> {
-        self.shared.push(Outgoing::new(Kind::Reroute, HUB_STREAM, answer.encode()))
+        match self.shared.push(Outgoing::new(Kind::Reroute, HUB_STREAM, answer.encode())) {
+            Err(error @ LinkError::Send(_)) => Err(error),
+            // On a link that is closing nobody waits for bulk, and the close takes its course.
+            _ => Ok(()),
+        }
     }
 }
 
