@@ -10,7 +10,7 @@ use kvasir_wire::handshake::{Challenge, Hello, Welcome};
 use kvasir_wire::limits::{MAX_ASSEMBLY_BYTES, MAX_OPEN_STREAMS};
 use kvasir_wire::message::{
     Ack, Assign, Call, CallResult, Cancel, Chunk, Countersign, Credit, Drain, Have, Pause, Ping,
-    ReceiptMessage, Release, Report, Want,
+    ReceiptMessage, Release, Report, Reroute, Want,
 };
 use kvasir_wire::meter::Meter;
 use kvasir_wire::note::Note;
@@ -108,6 +108,7 @@ fn read(kind: Kind, payload: &[u8]) {
         Kind::Credit => Credit::decode(payload).ok().map(|value| value.encode()),
         Kind::Ack => Ack::decode(payload).ok().map(|value| value.encode()),
         Kind::Pause => Pause::decode(payload).ok().map(|value| value.encode()),
+        Kind::Reroute => Reroute::decode(payload).ok().map(|value| value.encode()),
         Kind::Drain => Drain::decode(payload).ok().map(|value| value.encode()),
         Kind::Receipt => ReceiptMessage::decode(payload).ok().map(|value| value.encode()),
         Kind::Countersign => Countersign::decode(payload).ok().map(|value| value.encode()),

@@ -144,6 +144,8 @@ pub struct HubTable {
     pub max_connections: Option<NonZeroUsize>,
     /// Most connections a second, for long.
     pub max_accepts_per_second: Option<NonZeroU32>,
+    /// Whether workers that ask for it may open a second connection for bulk; off unless said.
+    pub bulk_connection: Option<bool>,
     /// Address of the operations listener; off without one.
     pub operations: Option<SocketAddr>,
 }
@@ -234,6 +236,9 @@ mod tests {
         let file = GatewayFile::load(Some(&path)).unwrap();
         assert_eq!(file.edge.edge_key, Some(folder.path().join("edge.key")));
         assert_eq!(file.hub.spool, Some("/var/spool".into()));
+        assert_eq!(file.hub.bulk_connection, None);
+        fs::write(&path, "[hub]\nbulk_connection = true\n").unwrap();
+        assert_eq!(GatewayFile::load(Some(&path)).unwrap().hub.bulk_connection, Some(true));
 
         fs::write(&path, "[edge]\nmax_conections = 5\n").unwrap();
         let error = GatewayFile::load(Some(&path)).unwrap_err().to_string();

@@ -228,9 +228,9 @@ fn a_hangup_reads_the_file_again_and_a_broken_file_changes_nothing() {
     line_with(&mut log, &["settings not reloaded", "log in gateway.toml"]);
     assert!(get(&address, "/v1/status").starts_with("HTTP/1.1 200"));
     // What is fixed is named; from here on the log holds warnings and worse.
-    write("log = \"warn\"", "listen = \"127.0.0.1:1\"\nspool = \"another\"");
+    write("log = \"warn\"", "listen = \"127.0.0.1:1\"\nspool = \"another\"\nbulk_connection = true");
     signal("-HUP");
-    line_with(&mut log, &["WARN", "hub.listen, hub.spool"]);
+    line_with(&mut log, &["WARN", "hub.listen, hub.spool, hub.bulk_connection"]);
     signal("-TERM");
     assert!(hub.wait().unwrap().success());
     let mut rest = String::new();

@@ -26,7 +26,6 @@ use kvasir_wire::{
     id::Nonce,
     key::SecretKey,
     message::Pause,
-    receipt::Receipt,
     refusal::RefusalCode,
     ticket::Role,
 };
@@ -130,20 +129,6 @@ async fn call(
     meanwhile().await;
     worker.answer(&rows, answer.clone()).await;
     backbone.take(number, up, &answer).await;
-}
-
-/// Ends a session in order; gives the final receipt.
-async fn finish(worker: &mut WorkerEnd, backbone: &mut BackboneEnd) -> Receipt {
-    backbone.ask_to_drain().await;
-    loop {
-        let cut = backbone.cut().await;
-        let receipt = backbone.countersign(cut, &[], |_| {}).await;
-        assert_eq!(worker.countersign().await, receipt);
-        tokio::join!(worker.complete(), backbone.complete());
-        if cut.is_final {
-            return receipt;
-        }
-    }
 }
 
 /// How a link ends, behind anything that still comes.

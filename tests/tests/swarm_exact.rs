@@ -1,7 +1,7 @@
 //! The same tokens and logits, to the last bit, whoever computes the experts and whatever happens to them.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvasir_dispatch::{Deadlines, Placement};
 use kvasir_tests::swarm_scene::*;
@@ -73,6 +73,25 @@ fn the_demo_model_gives_the_same_bits_on_two_workers() {
     let scene = Scene::new();
     let _workers = [scene.worker(30), scene.worker(31)];
     let swarm = join(&host, scene.swarm_options(2, Placement::Experts, &all_layers(&host.model)));
+    assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
+    assert_eq!(swarm.finish().failovers, 0);
+}
+
+#[test]
+fn weights_over_a_second_connection_change_no_bit() {
+    let host = Host::new(atlas());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    let mut options = scene.worker_options(30);
+    options.bulk_connection = true;
+    let _worker = RunningWorker::start(options);
+    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
+    let began = Instant::now();
+    while !scene.has_bulk_connection() {
+        assert!(began.elapsed() < PATIENCE, "no second connection came");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
     assert_eq!(swarm.finish().failovers, 0);
 }

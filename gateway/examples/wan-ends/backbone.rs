@@ -38,10 +38,10 @@ type Calls = Mutex<HashMap<u32, oneshot::Sender<Instant>>>;
 
 impl Backbone {
     /// Dials the hub and waits for a worker.
-    pub async fn start(hub: SocketAddr) -> anyhow::Result<Backbone> {
+    pub async fn start(hub: SocketAddr, features: Features) -> anyhow::Result<Backbone> {
         let (url, key, ticket) = (format!("ws://{hub}"), holder(Role::Backbone), ticket(Role::Backbone)?);
         let options = LinkOptions::default();
-        let dial = |purpose| connect_backbone(&url, &ticket, &key, purpose, Features::NONE, &options);
+        let dial = |purpose| connect_backbone(&url, &ticket, &key, purpose, features, &options);
         let offer = BackboneOffer {
             model: MODEL,
             plugins: vec![PLUGIN],

@@ -33,6 +33,9 @@ enum Role {
         /// Folder that both ends see; the edge's certificate lies there.
         #[arg(long)]
         folder: PathBuf,
+        /// Ask for a second connection for bulk.
+        #[arg(long)]
+        bulk_connection: bool,
     },
     /// Joins what several runs of `measure` printed.
     Report {
@@ -51,7 +54,9 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match Arguments::parse().role {
         Role::Measure(plan) => runtime.block_on(measure::run(plan)),
-        Role::Worker { address, folder } => runtime.block_on(worker::run(address, &folder)),
+        Role::Worker { address, folder, bulk_connection } => {
+            runtime.block_on(worker::run(address, &folder, parties::features(bulk_connection)))
+        }
         Role::Report { files, json } => report::run(&files, json),
     }
 }

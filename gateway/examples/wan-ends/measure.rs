@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::backbone::Backbone;
-use crate::parties::{ECHO_PORT, start_gateway};
+use crate::parties::{ECHO_PORT, features, start_gateway};
 
 /// Time between the beginnings of two echoes, unless one takes longer.
 const PACE: Duration = Duration::from_millis(20);
@@ -52,6 +52,9 @@ pub struct Plan {
     /// The kernel restarts slowly after a pause here, as it does unless told otherwise.
     #[arg(long)]
     idle_restart: bool,
+    /// Bulk goes over a second connection.
+    #[arg(long)]
+    bulk_connection: bool,
 }
 
 /// What was measured over one link.
@@ -61,6 +64,7 @@ pub struct Measured {
     pub round_trip_ms: f64,
     pub loss_per_million: u32,
     pub idle_restart: bool,
+    pub bulk_connection: bool,
     /// Median echo of 64 bytes over plain TCP, ms: the round trip as it is.
     pub floor_ms: f64,
     /// Bulk without dispatch beside it, Mbit/s.
@@ -83,9 +87,9 @@ pub struct Cell {
 
 /// Measures and prints.
 pub async fn run(plan: Plan) -> anyhow::Result<()> {
-    let gateway = start_gateway(plan.address, &plan.folder).await?;
+    let gateway = start_gateway(plan.address, &plan.folder, plan.bulk_connection).await?;
     let floor_ms = plain_floor(plan.address, plan.samples.min(200)).await?;
-    let backbone = Backbone::start(gateway.hub).await?;
+    let backbone = Backbone::start(gateway.hub, features(plan.bulk_connection)).await?;
     let mut cells = Vec::new();
     for kib in &plan.sizes {
         cells.push(echoes(&backbone, *kib, plan.samples, PACE, Duration::ZERO).await?);
@@ -113,6 +117,7 @@ pub async fn run(plan: Plan) -> anyhow::Result<()> {
         round_trip_ms: plan.round_trip,
         loss_per_million: plan.loss,
         idle_restart: plan.idle_restart,
+        bulk_connection: plan.bulk_connection,
         floor_ms,
         bulk_alone,
         cells,

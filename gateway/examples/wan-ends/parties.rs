@@ -11,7 +11,7 @@ use kvasir_gateway::hub::filing::{Ledger, LedgerError};
 use kvasir_gateway::hub::{HubOptions, HubServer, SessionClosed};
 use kvasir_gateway::stop::{Stopper, switch};
 use kvasir_link::unix_now;
-use kvasir_wire::handshake::HubIdentity;
+use kvasir_wire::handshake::{Features, HubIdentity};
 use kvasir_wire::id::{ModelDigest, PluginDigest};
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::note::Note;
@@ -56,6 +56,14 @@ pub fn ticket(role: Role) -> anyhow::Result<Ticket> {
     Ok(Ticket::issue(&claims, &hub_key(), &edge_key())?)
 }
 
+/// What both ends ask for: nothing, or what a second connection for bulk needs.
+pub fn features(bulk_connection: bool) -> Features {
+    match bulk_connection {
+        true => Features::RESUME.with(Features::BULK_CONNECTION),
+        false => Features::NONE,
+    }
+}
+
 /// A ledger that takes everything and keeps nothing.
 struct NoLedger;
 
@@ -80,9 +88,10 @@ pub struct Gateway {
 }
 
 /// Starts a hub on the loopback and an edge before it on `address`; its certificates lie in `folder` then.
-pub async fn start_gateway(address: IpAddr, folder: &Path) -> anyhow::Result<Gateway> {
+pub async fn start_gateway(address: IpAddr, folder: &Path, bulk_connection: bool) -> anyhow::Result<Gateway> {
     let identity = HubIdentity { network: NETWORK.to_owned(), key: hub_key(), edge: edge_key() };
-    let options = HubOptions::new(([127, 0, 0, 1], 0).into(), identity, folder.join("spool"));
+    let mut options = HubOptions::new(([127, 0, 0, 1], 0).into(), identity, folder.join("spool"));
+    options.link.bulk_connection = bulk_connection;
     let hub = HubServer::bind(options, Arc::new(NoLedger), Box::new(|_: &SessionClosed| {})).await?;
     let at = hub.address();
     let names = Names::parse(&[address.to_string()])?;

@@ -69,7 +69,8 @@ fn name(link: &Measured) -> String {
         loss => format!(", {:.1} % loss", f64::from(loss) / 1e4),
     };
     let restart = if link.idle_restart { ", slow start after idle left on" } else { "" };
-    format!("{} Mbit/s, {} ms{loss}{restart}", link.megabits, link.round_trip_ms)
+    let second = if link.bulk_connection { ", bulk on a second connection" } else { "" };
+    format!("{} Mbit/s, {} ms{loss}{restart}{second}", link.megabits, link.round_trip_ms)
 }
 
 fn row(cell: &Cell) -> String {

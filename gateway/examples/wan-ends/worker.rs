@@ -21,7 +21,7 @@ use crate::parties::{ECHO_PORT, EDGE_PORT, FORMAT, PLUGIN, authority, holder, ti
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Serves one session with the gateway at `address`, to its end.
-pub async fn run(address: IpAddr, folder: &Path) -> anyhow::Result<()> {
+pub async fn run(address: IpAddr, folder: &Path, features: Features) -> anyhow::Result<()> {
     // Where this port answers, the gateway is there and has written its certificate.
     let plain = dial_patiently(address).await?;
     tokio::spawn(echo(plain));
@@ -36,7 +36,7 @@ pub async fn run(address: IpAddr, folder: &Path) -> anyhow::Result<()> {
     let url = format!("wss://{address}:{EDGE_PORT}");
     let options = LinkOptions::default();
     let ticket = ticket(Role::Worker)?;
-    let connected = connect_worker(&url, &trust, &ticket, &key, offer, Features::NONE, &options).await?;
+    let connected = connect_worker(&url, &trust, &ticket, &key, offer, features, &options).await?;
     let expectation = Expectation { plugins: vec![PLUGIN], ..Expectation::default() };
     let mut session = connected.pair(&key, &expectation).await?;
     while let Ok(payload) = session.receiver.recv().await {

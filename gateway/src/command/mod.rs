@@ -169,6 +169,9 @@ struct HubArgs {
     /// Folder for receipts that the ledger has not taken yet [default: hub-spool]
     #[arg(long, env = "KVASIR_GATEWAY_SPOOL", value_name = "FOLDER")]
     spool: Option<PathBuf>,
+    /// Let workers that ask for it open a second connection for bulk, which helps where packets are lost
+    #[arg(long, env = "KVASIR_GATEWAY_BULK_CONNECTION")]
+    bulk_connection: bool,
     /// Most connections [default: 4000]
     #[arg(long, env = "KVASIR_GATEWAY_MAX_CONNECTIONS", value_name = "NUMBER")]
     max_connections: Option<NonZeroUsize>,

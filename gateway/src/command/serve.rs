@@ -115,7 +115,8 @@ pub(super) fn hub(args: HubArgs, source: Source, json: bool) -> anyhow::Result<(
         if !is_local(address) {
             tracing::warn!(%address, "the hub speaks plain HTTP and belongs on the LAN: let no one outside reach this address");
         }
-        let options = HubOptions::new(address, identity, fixed.spool.clone()).with(settings);
+        let mut options = HubOptions::new(address, identity, fixed.spool.clone()).with(settings);
+        options.link.bulk_connection = fixed.bulk_connection;
         let released = Arc::new(Notify::new());
         let stop = stop_on_signal(Some(hand_over), {
             let released = released.clone();

@@ -114,6 +114,7 @@ pub(super) struct HubFixed {
     pub(super) hub_key: PathBuf,
     pub(super) edge_key: PathBuf,
     pub(super) spool: PathBuf,
+    pub(super) bulk_connection: bool,
     pub(super) operations: Option<SocketAddr>,
 }
 
@@ -127,6 +128,7 @@ impl HubFixed {
             ("hub.hub_key", self.hub_key == other.hub_key),
             ("hub.edge_key", self.edge_key == other.edge_key),
             ("hub.spool", self.spool == other.spool),
+            ("hub.bulk_connection", self.bulk_connection == other.bulk_connection),
             ("hub.operations", self.operations == other.operations),
         ])
     }
@@ -216,6 +218,7 @@ pub(super) fn hub(args: HubArgs, file: HubTable) -> anyhow::Result<HubSetup> {
         hub_key: needed(args.hub_key, file.hub_key, "--hub-key", "KVASIR_GATEWAY_HUB_KEY", "hub.hub_key")?,
         edge_key: edge_key(args.edge_key, file.edge_key, "hub.edge_key")?,
         spool: args.spool.or(file.spool).unwrap_or_else(|| DEFAULT_SPOOL.into()),
+        bulk_connection: args.bulk_connection || file.bulk_connection.unwrap_or(false),
         operations: args.operations.or(file.operations),
     };
     let most = args.max_connections.or(file.max_connections);

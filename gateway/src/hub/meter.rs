@@ -125,6 +125,7 @@ pub(super) struct SessionMeter {
     stalls: AtomicU64,
     stalled_micros: AtomicU64,
     resumed: AtomicU64,
+    bulk_connections: AtomicU64,
 }
 
 impl SessionMeter {
@@ -152,6 +153,7 @@ impl SessionMeter {
             stalls: AtomicU64::new(0),
             stalled_micros: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
+            bulk_connections: AtomicU64::new(0),
         }
     }
 
@@ -180,6 +182,17 @@ impl SessionMeter {
     /// How often an end has come back over another connection.
     pub(super) fn resumed(&self) -> u64 {
         self.resumed.load(Ordering::Relaxed)
+    }
+
+    /// The worker came with a second connection for bulk.
+    pub(super) fn bulk_connection(&self) {
+        self.bulk_connections.fetch_add(1, Ordering::Relaxed);
+        self.metrics.bulk_connections.inc();
+    }
+
+    /// How many second connections the worker has opened for bulk.
+    pub(super) fn bulk_connections(&self) -> u64 {
+        self.bulk_connections.load(Ordering::Relaxed)
     }
 
     /// Payload bytes passed on to an end so far.
@@ -215,6 +228,7 @@ impl SessionMeter {
             stalls,
             stalled_ms,
             resumed: self.resumed(),
+            bulk_connections: self.bulk_connections(),
         }
     }
 }
@@ -252,6 +266,8 @@ mod tests {
         assert_eq!(meter.stalls(), (1, 30));
         meter.resumed_by(Role::Worker);
         assert_eq!(meter.resumed(), 1);
+        meter.bulk_connection();
+        assert_eq!(meter.bulk_connections(), 1);
         metrics.round_trip(Role::Worker, 0.013);
         let text = metrics.text(&Default::default());
         for line in [
@@ -261,6 +277,7 @@ mod tests {
             "kvasir_gateway_stalls_total{direction=\"to_backbone\"} 0",
             "kvasir_gateway_sessions_resumed_total{peer=\"worker\"} 1",
             "kvasir_gateway_sessions_resumed_total{peer=\"backbone\"} 0",
+            "kvasir_gateway_bulk_connections_total 1",
             "kvasir_gateway_waited_seconds_total 2.5",
             "kvasir_gateway_round_trip_seconds_bucket{peer=\"worker\",le=\"0.02\"} 1",
             "kvasir_gateway_round_trip_seconds_count{peer=\"worker\"} 1",

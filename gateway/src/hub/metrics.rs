@@ -24,6 +24,8 @@ pub(super) struct HubMetrics {
     ends: [EndMetrics; 2],
     /// Seconds that workers waited for the sessions that began.
     pub(super) waited: Seconds,
+    /// Second connections that workers came with, for bulk.
+    pub(super) bulk_connections: Counter,
     backbones: Gauge,
     waiting: Gauge,
     spooled: Gauge,
@@ -90,6 +92,11 @@ impl HubMetrics {
             "How long workers waited from their admission to the sessions that began",
             Seconds::default(),
         );
+        let bulk_connections = register.add(
+            "bulk_connections",
+            "Second connections that workers came with, for the bulk of their sessions",
+            Counter::default(),
+        );
         let mut one = |name, help| register.add(name, help, Gauge::default());
         let backbones = one("backbones", "Backbones connected now");
         let waiting = one("workers_waiting", "Workers that wait for a backbone now");
@@ -102,6 +109,7 @@ impl HubMetrics {
             door,
             ends,
             waited,
+            bulk_connections,
             backbones,
             waiting,
             spooled,

@@ -449,6 +449,7 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         },
         Purpose::Session(session) => control::serve_data_link(&hub, accepted, session).await,
         Purpose::Resume(resumption) => resume::serve(&hub, accepted, resumption).await,
+        Purpose::Bulk(bulk) => resume::carry_bulk(&hub, accepted, bulk).await,
     }
 }
 

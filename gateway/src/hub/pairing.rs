@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use kvasir_link::{HubLink, Incoming, LinkError};
 use kvasir_wire::{
     frame::Kind,
-    handshake::WorkerOffer,
+    handshake::{Features, WorkerOffer},
     id::SessionId,
     message::{Drain, DrainReason},
     pairing::{HubPairing, PairRequest, Transcript},
@@ -208,6 +208,10 @@ impl Waiter<'_> {
                 return Err(NotPaired::Gone(gone));
             }
         };
+        let mut features = self.link.admission.features.common(backbone.admission.features);
+        if !self.link.takes_bulk() {
+            features = features.without(Features::BULK_CONNECTION);
+        }
         let transcript = Transcript {
             version: self.link.admission.version,
             network: self.hub.identity.network.clone(),
@@ -217,7 +221,7 @@ impl Waiter<'_> {
             plugin: found.plugin,
             model: found.offer.model,
             class: self.offer.class,
-            features: self.link.admission.features.common(backbone.admission.features),
+            features,
         };
         match self.sign_both(&mut backbone, transcript).await {
             Ok(transcript) => {

@@ -230,6 +230,7 @@ mod tests {
                 stalls: 5,
                 stalled_ms: 1_234,
                 resumed: 2,
+                bulk_connections: 1,
             }],
             refusals: vec![refused("<script>\"' & the ticket is expired")],
             ..Status::default()

@@ -1,11 +1,12 @@
-//! Ends that come back: another connection for a link of a session that goes on, and what the other end hears meanwhile.
+//! Ends that come back: another connection for a link of a session that goes on, and what the other end hears meanwhile. And a
+//! second connection beside a worker's, for bulk.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use kvasir_link::{Accepted, HubResumer, HubSender};
 use kvasir_wire::{
     frame::Kind,
-    handshake::Resumption,
+    handshake::{BulkConnection, Resumption},
     id::SessionId,
     key::PublicKey,
     message::Pause,
@@ -22,6 +23,8 @@ pub(super) struct Ends {
     pub(super) worker: HubResumer,
     pub(super) backbone: HubResumer,
     pub(super) meter: Arc<SessionMeter>,
+    /// Whether the worker may open a second connection for bulk.
+    pub(super) takes_bulk: bool,
 }
 
 impl Ends {
@@ -53,6 +56,40 @@ pub(super) async fn serve(hub: &Hub, accepted: Accepted<TcpStream>, resumption: 
         }
         Err(error) => tracing::info!(%role, %key, session = %session.short(), "not resumed: {error}"),
     }
+}
+
+/// Has a worker's bulk go over this connection, or sends it away.
+pub(super) async fn carry_bulk(hub: &Hub, accepted: Accepted<TcpStream>, bulk: BulkConnection) {
+    let BulkConnection { session, connection } = bulk;
+    let key = accepted.admission.holder;
+    let ends = match ends_for(hub, session, Role::Worker, &key).and_then(|ends| offered(ends, session)) {
+        Ok(ends) => ends,
+        Err(refusal) => {
+            hub.note_refusal(key.to_string(), &refusal);
+            let error = accepted.refuse(refusal).await;
+            tracing::info!(%key, session = %session.short(), "no second connection: {error}");
+            return;
+        }
+    };
+    let taken = || {
+        ends.meter.bulk_connection();
+        tracing::info!(%key, session = %session.short(), connection, "a second connection for bulk");
+    };
+    match accepted.carry_bulk(&ends.worker, connection, taken).await {
+        Ok(()) => tracing::info!(%key, session = %session.short(), connection, "it is over"),
+        Err(error) => tracing::info!(%key, session = %session.short(), connection, "not taken: {error}"),
+    }
+}
+
+fn offered(ends: Ends, session: SessionId) -> Result<Ends, Refusal> {
+    if ends.takes_bulk {
+        return Ok(ends);
+    }
+    Err(Refusal::new(
+        RefusalCode::ProtocolError,
+        format!("no second connection was offered for session {}", session.short()),
+        "dial one only where the hub's welcome and the transcript offer it",
+    ))
 }
 
 /// The ends of a session in which the holder of `key` has this role.

@@ -84,6 +84,8 @@ pub struct SessionClosed {
     pub stalled_ms: u64,
     /// How often an end came back over another connection.
     pub resumed: u64,
+    /// Second connections that its worker opened for bulk.
+    pub bulk_connections: u64,
     /// Why it ended, a word for programs: `finished`, `dropped`, or the code of a refusal.
     pub reason_code: &'static str,
     /// Why it ended.
@@ -106,6 +108,7 @@ pub(super) async fn run(
     // Both ends or none: one that does not know of it would wait for the other in vain.
     let resumes = facts.transcript.features.contains(Features::RESUME);
     let resumers = resumes.then(|| worker.resumable(session).zip(backbone.resumable(session))).flatten();
+    let takes_bulk = resumers.is_some() && facts.transcript.features.contains(Features::BULK_CONNECTION);
     let backbone_round_trip = RoundTrip::watch(&backbone.sender, Role::Backbone, hub);
     let meter = Arc::new(SessionMeter::new(
         session,
@@ -130,7 +133,7 @@ pub(super) async fn run(
         reason: "the hub dropped it".into(),
     };
     if let Some((worker, backbone)) = resumers {
-        hub.registry.may_resume(session, Ends { worker, backbone, meter: meter.clone() });
+        hub.registry.may_resume(session, Ends { worker, backbone, meter: meter.clone(), takes_bulk });
     }
     let due = Notify::new();
     let (events, inbox) = mpsc::channel(EVENTS);
@@ -145,6 +148,7 @@ pub(super) async fn run(
         events: &events,
         due: &due,
         may_call,
+        bulk_apart: takes_bulk,
     };
     let mut up = pump(Role::Backbone, &to_worker, false);
     let mut down = pump(Role::Worker, &to_backbone, true);
@@ -258,6 +262,8 @@ struct Pump<'session> {
     due: &'session Notify,
     /// Whether calls may pass: a backbone's only behind its grant, so that no worker serves what cannot be billed.
     may_call: bool,
+    /// Whether bulk may go over a connection of its own, so that nothing else may be in its messages.
+    bulk_apart: bool,
 }
 
 impl Pump<'_> {
@@ -288,6 +294,16 @@ impl Pump<'_> {
                     RefusalCode::ProtocolError,
                     format!("the {} called before it sent the session's grant", self.side),
                     "have the backbone send its grant first; update the older of the two sides",
+                ),
+            });
+        }
+        if self.bulk_apart && relay.is_mixed() {
+            return Err(Ended::Refused {
+                by: None,
+                refusal: Refusal::new(
+                    RefusalCode::ProtocolError,
+                    format!("the {} packed bulk and something else into one message", self.side),
+                    "have its side leave the feature bit of bulk connections out, or update it",
                 ),
             });
         }
@@ -399,6 +415,7 @@ impl Drop for Record {
             stalls,
             stalled_ms,
             resumed: meter.resumed(),
+            bulk_connections: meter.bulk_connections(),
             reason_code: self.reason_code,
             reason: std::mem::take(&mut self.reason),
         });

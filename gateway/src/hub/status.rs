@@ -84,6 +84,8 @@ pub struct SessionReport {
     pub stalled_ms: u64,
     /// How often an end came back over another connection.
     pub resumed: u64,
+    /// Second connections that the worker opened for bulk.
+    pub bulk_connections: u64,
 }
 
 /// A refusal in the status report.

@@ -99,6 +99,12 @@ impl Relay {
         self.forgotten.lock().unwrap().push(old);
     }
 
+    /// Open connections are a part of their own from here on, as they are; what is set on the relay is for new ones. The part has
+    /// to be kept as long as its connections.
+    pub fn part(&self) -> Part {
+        Part(std::mem::replace(&mut *self.faults.lock().unwrap(), fresh()))
+    }
+
     /// New connections go there.
     pub fn retarget(&self, to: SocketAddr) {
         *self.to.lock().unwrap() = to;
@@ -107,6 +113,21 @@ impl Relay {
     /// Connections ever taken.
     pub fn opened(&self) -> usize {
         self.opened.load(Ordering::Relaxed)
+    }
+}
+
+/// Some connections of a relay.
+pub struct Part(watch::Sender<Faults>);
+
+impl Part {
+    /// What becomes of bytes on them from now on.
+    pub fn set(&self, up: Flow, down: Flow) {
+        self.0.send_modify(|faults| (faults.up, faults.down) = (up, down));
+    }
+
+    /// Resets them, both sides of each.
+    pub fn reset(&self) {
+        self.0.send_modify(|faults| faults.reset = true);
     }
 }
 

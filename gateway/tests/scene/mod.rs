@@ -495,6 +495,20 @@ pub async fn whole_session(
     }
 }
 
+/// Ends a session in order; gives the final receipt.
+pub async fn finish(worker: &mut WorkerEnd, backbone: &mut BackboneEnd) -> Receipt {
+    backbone.ask_to_drain().await;
+    loop {
+        let cut = backbone.cut().await;
+        let receipt = backbone.countersign(cut, &[], |_| {}).await;
+        assert_eq!(worker.countersign().await, receipt);
+        tokio::join!(worker.complete(), backbone.complete());
+        if cut.is_final {
+            return receipt;
+        }
+    }
+}
+
 pub fn worker_purpose() -> Purpose {
     Purpose::Worker(WorkerOffer {
         plugins: vec![PLUGIN],

@@ -44,8 +44,10 @@ async fn pair(
     let options = &shared.options;
     let (ticket, key) = (&options.ticket, &options.key);
     let purpose = Purpose::Session(request.session);
+    // The link packs every bulk frame alone, so the hub may send the worker's over a connection of their own.
+    let features = Features::RESUME.with(Features::BULK_CONNECTION);
     let connected =
-        connect_backbone(&options.hub, ticket, key, purpose, Features::RESUME, &link_options(shared)).await?;
+        connect_backbone(&options.hub, ticket, key, purpose, features, &link_options(shared)).await?;
     let expectation = Expectation {
         plugins: if options.plugins.contains(&request.plugin) { vec![request.plugin] } else { Vec::new() },
         model: Some(ModelDigest(shared.model_digest)),

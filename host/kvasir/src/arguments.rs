@@ -333,6 +333,9 @@ pub struct WorkerArguments {
     /// Folder to keep signed receipts in [default: receipts in the data folder].
     #[arg(long, value_name = "FOLDER")]
     pub receipts: Option<PathBuf>,
+    /// Open a second outbound connection to the same gateway for weights, where it offers that: helps where packets are lost.
+    #[arg(long, env = "KVASIR_BULK_CONNECTION")]
+    pub bulk_connection: bool,
     /// Danger: send the ticket unencrypted to a ws:// gateway on another machine.
     #[arg(long, hide_short_help = true)]
     pub danger_plain_text: bool,
@@ -559,6 +562,7 @@ impl From<&WorkerArguments> for operate::serve_worker::WorkerSettings {
             threads: arguments.threads,
             memory_mebibytes: arguments.memory,
             receipts: arguments.receipts.clone(),
+            bulk_connection: arguments.bulk_connection,
             plain_text: arguments.danger_plain_text,
             flip_bit_of_result: arguments.danger_flip_bit_of_result,
         }

@@ -2,15 +2,20 @@
 //!
 //! A link that is lost in a session is greeted again under the session's number.
 
+use std::sync::Arc;
+
 use kvasir_wire::assemble::Assembler;
 use kvasir_wire::frame::{HUB_STREAM, Kind, Party};
-use kvasir_wire::handshake::{Admission, Features, HolderHandshake, Purpose, Resumption, Welcome};
+use kvasir_wire::handshake::{
+    Admission, BulkConnection, Features, HolderHandshake, Purpose, Resumption, Welcome,
+};
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::pairing::{EndPairing, Expectation, Transcript};
 use kvasir_wire::ticket::Ticket;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::WebSocketStream;
 
+use crate::bulk;
 use crate::error::LinkError;
 use crate::opening::{Opening, within};
 use crate::options::LinkOptions;
@@ -31,6 +36,8 @@ pub struct Connected {
     /// The hub's clock at the welcome, unix seconds.
     pub hub_time: u64,
     options: LinkOptions,
+    /// How to dial a second connection for bulk, where the hub takes one.
+    bulk: Option<Arc<Redial>>,
 }
 
 /// A link on which a session has begun.
@@ -78,23 +85,27 @@ where
     let assembler = match purpose {
         Purpose::Worker(_) => Assembler::through_hub(Party::Backbone),
         Purpose::Session(_) => Assembler::through_hub(Party::Worker),
-        Purpose::Control(_) | Purpose::Resume(_) => Assembler::from_peer(Party::Hub),
+        Purpose::Control(_) | Purpose::Resume(_) | Purpose::Bulk(_) => Assembler::from_peer(Party::Hub),
     };
     let is_control = matches!(purpose, Purpose::Control(_));
     // A control link carries no session: another one is as good.
     let redial = redial.filter(|_| matches!(purpose, Purpose::Worker(_) | Purpose::Session(_)));
-    let features = if redial.is_some() { features } else { features.without(Features::RESUME) };
+    let features = if redial.is_some() { features } else { features.without(NEED_ANOTHER_CONNECTION) };
     let mut opening = Opening::new(socket, assembler);
     let steps = handshake(&mut opening, ticket, key, purpose, features);
     match within(options.handshake, "the handshake with the hub", steps).await {
-        Ok(Admitted { admission, hub_time, resumes }) => {
-            let redial = redial.filter(|_| resumes);
+        Ok(Admitted { admission, hub_time, resumes, takes_bulk }) => {
+            let redial = redial.filter(|_| resumes).map(Arc::new);
+            let bulk = redial.clone().filter(|_| takes_bulk);
             let (sender, receiver) = opening.into_link(options, is_control, redial)?;
-            Ok(Connected { sender, receiver, admission, hub_time, options: options.clone() })
+            Ok(Connected { sender, receiver, admission, hub_time, options: options.clone(), bulk })
         }
         Err(error) => Err(opening.fail(error, options.close_linger).await),
     }
 }
+
+/// What is not to be had where nobody knows how to open another connection.
+const NEED_ANOTHER_CONNECTION: Features = Features::RESUME.with(Features::BULK_CONNECTION);
 
 impl Connected {
     /// Waits for the transcript (a worker may wait long: until a backbone wants it), checks and signs it, and verifies
@@ -130,6 +141,11 @@ impl Connected {
         if transcript.features.contains(Features::RESUME) {
             self.sender.shared.arm(transcript.session);
         }
+        if transcript.features.contains(NEED_ANOTHER_CONNECTION)
+            && let Some(redial) = self.bulk.take()
+        {
+            tokio::spawn(bulk::keep(redial, Arc::clone(&self.sender.shared), transcript.session));
+        }
         if matches!(self.admission.purpose, Purpose::Worker(_)) {
             // The path while it is empty, before the first bulk: what the window compares later round trips with.
             self.sender.shared.measure();
@@ -143,6 +159,8 @@ struct Admitted {
     hub_time: u64,
     /// Whether the hub counts the link's messages.
     resumes: bool,
+    /// Whether it takes a second connection for bulk.
+    takes_bulk: bool,
 }
 
 async fn handshake<S>(
@@ -159,11 +177,19 @@ where
     opening.send(Kind::Proof, proof).await?;
     let welcome = opening.expect(Kind::Welcome, "a welcome").await?;
     match decoded(Kind::Welcome, Welcome::decode(&welcome.bytes))? {
-        Welcome::Admitted { hub_time } => Ok(Admitted { admission, hub_time, resumes: false }),
-        Welcome::Resumable { hub_time } if admission.features.contains(Features::RESUME) => {
-            Ok(Admitted { admission, hub_time, resumes: true })
+        Welcome::Admitted { hub_time } => {
+            Ok(Admitted { admission, hub_time, resumes: false, takes_bulk: false })
         }
-        Welcome::Resumable { .. } | Welcome::Paired { .. } | Welcome::Resumed { .. } => Err(unfit_welcome()),
+        Welcome::Resumable { hub_time } if admission.features.contains(Features::RESUME) => {
+            Ok(Admitted { admission, hub_time, resumes: true, takes_bulk: false })
+        }
+        Welcome::BulkOffered { hub_time } if admission.features.contains(NEED_ANOTHER_CONNECTION) => {
+            Ok(Admitted { admission, hub_time, resumes: true, takes_bulk: true })
+        }
+        Welcome::Resumable { .. }
+        | Welcome::BulkOffered { .. }
+        | Welcome::Paired { .. }
+        | Welcome::Resumed { .. } => Err(unfit_welcome()),
     }
 }
 
@@ -184,6 +210,25 @@ where
     match decoded(Kind::Welcome, Welcome::decode(&welcome.bytes))? {
         // What comes after it belongs to the link.
         Welcome::Resumed { received } if opening.waiting.is_empty() => Ok(received),
+        _ => Err(unfit_welcome()),
+    }
+}
+
+/// A second connection for the bulk of a worker's session.
+pub(crate) async fn greet_for_bulk<S>(
+    opening: &mut Opening<S>,
+    ticket: &Ticket,
+    key: &SecretKey,
+    bulk: BulkConnection,
+) -> Result<(), LinkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (_, proof) = greet(opening, ticket, key, Purpose::Bulk(bulk), NEED_ANOTHER_CONNECTION).await?;
+    opening.send(Kind::Proof, proof).await?;
+    let welcome = opening.expect(Kind::Welcome, "a welcome").await?;
+    match decoded(Kind::Welcome, Welcome::decode(&welcome.bytes))? {
+        Welcome::Admitted { .. } if opening.waiting.is_empty() => Ok(()),
         _ => Err(unfit_welcome()),
     }
 }

@@ -5,6 +5,8 @@
 //! with its headers for the meter. In a session it may outlive its connection ([`Accepted::resume`]); each message is then
 //! still handed over once, so that whoever counts need not know.
 
+mod bulk;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use kvasir_wire::frame::{FrameError, HUB_STREAM, Kind, MessageClass, Party, clas
 use kvasir_wire::handshake::{Admission, Features, HubHandshake, HubIdentity, Purpose, Welcome};
 use kvasir_wire::id::{Nonce, SessionId};
 use kvasir_wire::key::PublicKey;
-use kvasir_wire::message::{Ack, Ping};
+use kvasir_wire::message::{Ack, Ping, Reroute};
 use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::replay::ReplayError;
 use kvasir_wire::schedule::Outgoing;
@@ -76,7 +78,9 @@ where
         getrandom::fill(&mut spread).map_err(|error| LinkError::Randomness(error.to_string()))?;
         let wait = resume_within(&admission, &options);
         let shared = Shared::new(opening.scheduler, wait.map(|wait| Resumable::new(0, Some(wait))));
+        let takes_bulk = wait.is_some() && takes_bulk(&admission, &options);
         let welcome = match wait {
+            Some(_) if takes_bulk => Welcome::BulkOffered { hub_time: unix_now() },
             Some(_) => Welcome::Resumable { hub_time: unix_now() },
             None => Welcome::Admitted { hub_time: unix_now() },
         };
@@ -96,7 +100,7 @@ where
             liveness: Liveness::new(options.ping_after, options.dead_after, spread[0], Instant::now()),
             shared: Arc::clone(&shared),
         };
-        Ok(HubLink { sender: HubSender { shared }, receiver, admission })
+        Ok(HubLink { sender: HubSender { shared }, receiver, admission, takes_bulk })
     }
 
     /// Hands this connection to a link that goes on over it: the newest one wins, also over one that seems to be alive. The
@@ -105,9 +109,7 @@ where
     pub async fn resume(mut self, link: &HubResumer, received: u64) -> Result<(), LinkError> {
         let shared = &link.shared;
         if !self.opening.waiting.is_empty() {
-            let sentence = "something came behind the proof and before the welcome";
-            let refusal = Refusal::new(RefusalCode::ProtocolError, sentence, "update the holder's side");
-            return Err(self.refuse(refusal).await);
+            return Err(self.refuse(before_the_welcome()).await);
         }
         let (connection, here) = match shared.attach(received) {
             Ok(attached) => attached,
@@ -151,9 +153,15 @@ pub struct HubLink {
     pub receiver: HubReceiver,
     /// What both sides know of each other.
     pub admission: Admission,
+    takes_bulk: bool,
 }
 
 impl HubLink {
+    /// Whether its holder was told that it may open a second connection for bulk ([`Accepted::carry_bulk`]).
+    pub fn takes_bulk(&self) -> bool {
+        self.takes_bulk
+    }
+
     /// A session has begun on this link. Gives what another connection of its holder is handed to; nothing where the link ends
     /// with the connection that it has. Only to be called where both ends have [`Features::RESUME`]: then a lost connection
     /// does not end the link, and the other end has to be told otherwise.
@@ -344,6 +352,9 @@ impl HubReceiver {
                 }
                 Kind::Pong => self.shared.pong(decoded(Kind::Pong, Ping::decode(&payload.bytes))?),
                 Kind::Ack => self.shared.acknowledged(decoded(Kind::Ack, Ack::decode(&payload.bytes))?)?,
+                Kind::Reroute => {
+                    self.shared.turned_back(decoded(Kind::Reroute, Reroute::decode(&payload.bytes))?)?;
+                }
                 Kind::Refuse => {
                     let refusal = decoded(Kind::Refuse, Refusal::decode(&payload.bytes))?;
                     // On a control link, one that names a session is about that session only: a worker is declined.
@@ -372,12 +383,23 @@ fn ends_the_link(error: &LinkError) -> bool {
     }
 }
 
+/// Whether a second connection for bulk is offered to the holder of a link that can be resumed.
+fn takes_bulk(admission: &Admission, options: &LinkOptions) -> bool {
+    let asks = admission.features.contains(Features::BULK_CONNECTION);
+    options.bulk_connection && asks && matches!(admission.purpose, Purpose::Worker(_))
+}
+
+fn before_the_welcome() -> Refusal {
+    let sentence = "something came behind the proof and before the welcome";
+    Refusal::new(RefusalCode::ProtocolError, sentence, "update the holder's side")
+}
+
 /// How long the hub waits for the holder of a link to come back; nothing where a lost connection ends the link.
 fn resume_within(admission: &Admission, options: &LinkOptions) -> Option<Duration> {
     let most = match admission.purpose {
         Purpose::Worker(_) => options.resume_within,
         Purpose::Session(_) => options.resume_within.min(BACKBONE_RESUME),
-        Purpose::Control(_) | Purpose::Resume(_) => return None,
+        Purpose::Control(_) | Purpose::Resume(_) | Purpose::Bulk(_) => return None,
     };
     (admission.features.contains(Features::RESUME) && !most.is_zero()).then_some(most)
 }

@@ -11,6 +11,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test that unwraps fails, which is what it should do
 
 mod backoff;
+mod bulk;
 mod dial;
 pub mod doctor;
 mod error;

@@ -97,7 +97,7 @@ where
         self,
         options: &LinkOptions,
         is_control: bool,
-        redial: Option<Redial>,
+        redial: Option<Arc<Redial>>,
     ) -> Result<(LinkSender, LinkReceiver), LinkError> {
         let mut spread = [0];
         getrandom::fill(&mut spread).map_err(|error| LinkError::Randomness(error.to_string()))?;
@@ -117,6 +117,7 @@ where
             spread: spread[0],
             is_control,
             redial,
+            bulk: None,
         };
         tokio::spawn(reader.run(Box::pin(stream)));
         let sender = LinkSender { shared: Arc::clone(&shared) };

@@ -33,6 +33,8 @@ pub struct LinkOptions {
     /// most for a backbone), an end dials so long. Beyond what two sides differ by in finding a silent path dead, which is what
     /// the other deadlines here and [`USER_TIMEOUT`](crate::USER_TIMEOUT) make it. Zero: not at all.
     pub resume_within: Duration,
+    /// At the hub: whether a worker that asks for it may open a second connection for the bulk of its session.
+    pub bulk_connection: bool,
 }
 
 /// The same for a backbone: it is on the hub's LAN, where a lost connection is rather a lost process, and workers wait.
@@ -51,6 +53,7 @@ impl Default for LinkOptions {
             close_drain: Duration::from_secs(5),
             close_linger: Duration::from_secs(2),
             resume_within: Duration::from_secs(30),
+            bulk_connection: false,
         }
     }
 }

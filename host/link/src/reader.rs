@@ -11,17 +11,18 @@ use std::sync::Arc;
 use futures_util::{Stream, StreamExt as _};
 use kvasir_wire::assemble::{Assembler, Payload};
 use kvasir_wire::frame::{HUB_STREAM, Kind, frames};
-use kvasir_wire::message::{Ack, Credit, Ping};
+use kvasir_wire::message::{Ack, Credit, Ping, Reroute};
 use kvasir_wire::refusal::Refusal;
+use kvasir_wire::schedule::Outgoing;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::{Bytes, Message};
 
 use crate::error::LinkError;
 use crate::liveness::{Liveness, Tick};
 use crate::options::LinkOptions;
 use crate::redial::Redial;
-use crate::shared::{Shared, normal_close};
+use crate::shared::{BulkSource, Shared, normal_close};
 
 /// The receiving half of a link. Dropping it closes the link in order.
 #[derive(Debug)]
@@ -72,7 +73,9 @@ pub(crate) struct Reader {
     pub(crate) spread: u8,
     pub(crate) is_control: bool,
     /// How to get another connection, on a link that can go on over one.
-    pub(crate) redial: Option<Redial>,
+    pub(crate) redial: Option<Arc<Redial>>,
+    /// What comes over a second connection, while bulk does.
+    pub(crate) bulk: Option<BulkSource>,
 }
 
 impl Reader {
@@ -86,8 +89,8 @@ impl Reader {
             }
             // Closes the old connection, whatever is left of it.
             stream = nothing();
-            let Some(redial) = &self.redial else { break self.shared.why_cut() };
-            match redial.resume(&self.shared).await {
+            let Some(redial) = self.redial.clone() else { break self.shared.why_cut() };
+            match self.resume(&redial).await {
                 Ok((next, number)) => (stream, connection) = (next, number),
                 Err(error) => break error,
             }
@@ -98,6 +101,19 @@ impl Reader {
         // Read on until the other side's close, so that our last words are not lost to a reset.
         let rest = async { while let Some(Ok(_)) = stream.next().await {} };
         let _ = timeout(self.options.close_linger, rest).await;
+    }
+
+    /// Waits for another connection; bulk comes over the second one meanwhile.
+    async fn resume(&mut self, redial: &Redial) -> Result<(MessageStream, u64), LinkError> {
+        let shared = Arc::clone(&self.shared);
+        let resumed = redial.resume(&shared);
+        tokio::pin!(resumed);
+        loop {
+            tokio::select! {
+                resumed = &mut resumed => return resumed,
+                message = next_bulk(&mut self.bulk) => self.take_bulk(message)?,
+            }
+        }
     }
 
     /// Reads from one connection until that or the link ends.
@@ -112,6 +128,11 @@ impl Reader {
                 message = stream.next() => {
                     liveness.heard(Instant::now());
                     if let Err(error) = self.take(message, connection) {
+                        return error;
+                    }
+                }
+                message = next_bulk(&mut self.bulk) => {
+                    if let Err(error) = self.take_bulk(message) {
                         return error;
                     }
                 }
@@ -142,11 +163,70 @@ impl Reader {
         for frame in frames(&bytes)? {
             let frame = frame?;
             self.shared.received(frame.header.lane(), frame.header.length)?;
-            if let Some(payload) = self.assembler.accept(frame)? {
-                handle(payload, &self.queue, &self.shared, self.is_control)?;
+            match self.assembler.accept(frame)? {
+                Some(payload) if payload.kind == Kind::Reroute => {
+                    self.turn(decoded(payload.kind, Reroute::decode(&payload.bytes))?)?;
+                }
+                Some(payload) => handle(payload, &self.queue, &self.shared, self.is_control)?,
+                None => {}
             }
         }
         Ok(())
+    }
+
+    /// Bulk comes over a second connection from here on. Where that is over already, the hub is told so.
+    fn turn(&mut self, turn: Reroute) -> Result<(), LinkError> {
+        if self.bulk.is_some() {
+            return Err(LinkError::Unexpected {
+                found: format!("reroute to bulk connection {}", turn.connection),
+                expected: "none while another carries bulk",
+            });
+        }
+        self.bulk = self.shared.bulk_source(turn)?;
+        match &self.bulk {
+            Some(_) => self.shared.set_bulk_apart(true),
+            None => self.turn_back(turn)?,
+        }
+        Ok(())
+    }
+
+    /// Books a message of the second connection, or its end.
+    fn take_bulk(&mut self, message: Option<Bytes>) -> Result<(), LinkError> {
+        let Some(bytes) = message else {
+            self.shared.set_bulk_apart(false);
+            // Dropped when the hub has been told, since another one may be dialled then.
+            let over = self.bulk.take();
+            return over.as_ref().map_or(Ok(()), |source| self.turn_back(source.over()));
+        };
+        for frame in frames(&bytes)? {
+            let frame = frame?;
+            if frame.header.kind != Kind::Chunk {
+                let found = frame.header.kind.name().to_owned();
+                return Err(LinkError::Unexpected { found, expected: "a chunk over the second connection" });
+            }
+            self.shared.received(frame.header.lane(), frame.header.length)?;
+            if let Some(payload) = self.assembler.accept(frame)? {
+                pass_on(payload, &self.queue, &self.shared)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the hub what came over a second connection, which it does not carry bulk over any more.
+    fn turn_back(&self, answer: Reroute) -> Result<(), LinkError> {
+        match self.shared.push(Outgoing::new(Kind::Reroute, HUB_STREAM, answer.encode())) {
+            Err(error @ LinkError::Send(_)) => Err(error),
+            // On a link that is closing nobody waits for bulk, and the close takes its course.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What comes next over the second connection; nothing for ever where there is none.
+async fn next_bulk(source: &mut Option<BulkSource>) -> Option<Bytes> {
+    match source {
+        Some(source) => source.next().await,
+        None => std::future::pending().await,
     }
 }
 

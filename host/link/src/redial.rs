@@ -1,5 +1,6 @@
 //! Another connection for the link of a session: dialled, proved and handed to the link, again and again for a while.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,12 @@ pub(crate) struct Redial {
     pub(crate) key: SecretKey,
     pub(crate) role: Role,
     pub(crate) options: LinkOptions,
+}
+
+impl fmt::Debug for Redial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redial").field("url", &self.url).finish_non_exhaustive()
+    }
 }
 
 impl Redial {
@@ -96,7 +103,7 @@ impl Redial {
 }
 
 /// Whether another try may succeed: the network is at fault, or whoever answered says when to come back.
-fn may_pass(error: &LinkError) -> bool {
+pub(crate) fn may_pass(error: &LinkError) -> bool {
     match error {
         LinkError::Connect { .. }
         | LinkError::Tls { .. }

@@ -25,6 +25,17 @@ impl Relay {
         self.bytes.is_empty()
     }
 
+    /// Whether it holds bulk and nothing else.
+    pub(crate) fn is_bulk_alone(&self) -> bool {
+        self.lanes() == (true, false)
+    }
+
+    /// Whether it holds bulk and something else, which no end does that has
+    /// [`Features::BULK_CONNECTION`](kvasir_wire::handshake::Features::BULK_CONNECTION).
+    pub fn is_mixed(&self) -> bool {
+        self.lanes() == (true, true)
+    }
+
     /// Whether there is a bulk frame in it, and whether there is another.
     fn lanes(&self) -> (bool, bool) {
         let bulk = self.headers.iter().filter(|header| header.lane() == Lane::Bulk).count();
@@ -39,10 +50,14 @@ impl Relay {
 #[derive(Debug, Default)]
 pub(crate) struct RelayQueue {
     waiting: VecDeque<Waiting>,
+    /// Of messages of bulk alone.
+    bulk_bytes: usize,
+    /// Of all others.
     bytes: usize,
 }
 
-/// Bytes that the hub queues: two messages, so that a slow reader slows the writer and not the hub's memory.
+/// Bytes that the hub queues, of bulk and of everything else: two messages, so that a slow reader slows the writer and not the
+/// hub's memory. A limit for each, since what may go first must not wait for room behind bulk.
 const LIMIT_BYTES: usize = 2 * MAX_MESSAGE_BYTES;
 
 #[derive(Debug)]
@@ -53,7 +68,8 @@ struct Waiting {
 
 impl RelayQueue {
     pub(crate) fn has_room(&self, relay: &Relay) -> bool {
-        self.waiting.is_empty() || self.bytes + relay.len() <= LIMIT_BYTES
+        let queued = if relay.is_bulk_alone() { self.bulk_bytes } else { self.bytes };
+        queued == 0 || queued + relay.len() <= LIMIT_BYTES
     }
 
     pub(crate) fn push(&mut self, relay: Relay) {
@@ -62,14 +78,34 @@ impl RelayQueue {
             true => self.waiting.len(),
             false => self.waiting.iter().rposition(|waiting| !waiting.only_bulk).map_or(0, |last| last + 1),
         };
-        self.bytes += relay.len();
-        self.waiting.insert(place, Waiting { message: relay.bytes, only_bulk: bulk && !others });
+        let only_bulk = bulk && !others;
+        *self.counted(only_bulk) += relay.len();
+        self.waiting.insert(place, Waiting { message: relay.bytes, only_bulk });
     }
 
     pub(crate) fn pop(&mut self) -> Option<Bytes> {
-        let message = self.waiting.pop_front()?.message;
-        self.bytes -= message.len();
+        let Waiting { message, only_bulk } = self.waiting.pop_front()?;
+        *self.counted(only_bulk) -= message.len();
         Some(message)
+    }
+
+    /// Takes what holds bulk alone out, in its order: it goes another way.
+    pub(crate) fn take_bulk(&mut self) -> Vec<Bytes> {
+        let all = std::mem::take(&mut self.waiting);
+        let (bulk, others): (Vec<Waiting>, Vec<Waiting>) = all.into_iter().partition(|one| one.only_bulk);
+        self.waiting = others.into();
+        self.bulk_bytes = 0;
+        bulk.into_iter().map(|one| one.message).collect()
+    }
+
+    /// Takes bulk back that was to go another way, in its order; there is none here now. It may be more than there is room for.
+    pub(crate) fn put_bulk(&mut self, bulk: Vec<Bytes>) {
+        self.bulk_bytes += bulk.iter().map(Bytes::len).sum::<usize>();
+        self.waiting.extend(bulk.into_iter().map(|message| Waiting { message, only_bulk: true }));
+    }
+
+    fn counted(&mut self, only_bulk: bool) -> &mut usize {
+        if only_bulk { &mut self.bulk_bytes } else { &mut self.bytes }
     }
 }
 
@@ -96,7 +132,7 @@ mod tests {
             queue.push(relay(number as u8, kinds));
         }
         let order = std::iter::from_fn(|| queue.pop()).map(|message| message[0]).collect();
-        assert_eq!(queue.bytes, 0);
+        assert_eq!((queue.bytes, queue.bulk_bytes), (0, 0));
         order
     }
 
@@ -120,5 +156,44 @@ mod tests {
         assert!(!queue.has_room(&full()));
         queue.pop();
         assert!(queue.has_room(&full()));
+    }
+
+    #[test]
+    fn bulk_that_waits_takes_no_room_from_the_other_lanes() {
+        let mut queue = RelayQueue::default();
+        let mut bulk = 0;
+        while queue.has_room(&relay(1, &[Kind::Chunk])) {
+            queue.push(relay(1, &[Kind::Chunk]));
+            bulk += 1;
+        }
+        assert_eq!(bulk, LIMIT_BYTES / 1000);
+        assert!(queue.has_room(&relay(2, &[Kind::Call])));
+        queue.push(relay(2, &[Kind::Call]));
+        assert_eq!(queue.pop().unwrap()[0], 2);
+    }
+
+    #[test]
+    fn a_message_of_bulk_and_something_else_is_told_from_others() {
+        use Kind::{Call, Chunk, Ping};
+        let mixed =
+            [&[Chunk][..], &[Chunk, Chunk], &[Call], &[Ping, Chunk]].map(|kinds| relay(1, kinds).is_mixed());
+        assert_eq!(mixed, [false, false, false, true]);
+    }
+
+    #[test]
+    fn bulk_goes_another_way_and_comes_back_in_its_order() {
+        use Kind::{Call, Chunk};
+        let mut queue = RelayQueue::default();
+        for (number, kind) in [Chunk, Call, Chunk, Call].into_iter().enumerate() {
+            queue.push(relay(number as u8, &[kind]));
+        }
+        let bulk = queue.take_bulk();
+        assert_eq!(bulk.iter().map(|message| message[0]).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!((queue.bytes, queue.bulk_bytes), (2000, 0));
+        queue.put_bulk(bulk);
+        queue.push(relay(4, &[Chunk]));
+        let order: Vec<u8> = std::iter::from_fn(|| queue.pop()).map(|message| message[0]).collect();
+        assert_eq!(order, [1, 3, 0, 2, 4]);
+        assert_eq!((queue.bytes, queue.bulk_bytes), (0, 0));
     }
 }

@@ -1,10 +1,11 @@
 //! What the handles and the two tasks of a link share: the outgoing queues, credit, and how the link ended.
 
+mod bulk;
 mod kept;
 mod resume;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,8 +25,10 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use crate::error::LinkError;
 use crate::relay::{Relay, RelayQueue};
 
-pub(crate) use resume::Resumable;
+use bulk::{BulkPath, Dialled};
+pub(crate) use bulk::{BulkSource, Expected};
 pub use resume::Standing;
+pub(crate) use resume::{Resumable, is_cut};
 
 /// The sending half of a link. Clones share the link; the link outlives them all until its receiver goes.
 #[derive(Debug, Clone)]
@@ -110,6 +113,8 @@ pub(crate) struct Shared {
     credit: Mutex<ReceiveCredit>,
     /// Wakes the writer.
     pub(crate) work: Notify,
+    /// Wakes the writer of a second connection.
+    pub(crate) bulk_work: Notify,
     /// Wakes senders that wait for room.
     pub(crate) room: Notify,
     end: watch::Sender<Option<LinkError>>,
@@ -120,6 +125,10 @@ pub(crate) struct Shared {
     control_backlog: AtomicUsize,
     pings: Mutex<HashMap<u64, PingWaiter>>,
     next_ping: AtomicU64,
+    /// At a worker: the second connection that it dials, until the hub turns to it.
+    dialled: Mutex<Dialled>,
+    /// At a worker: bulk comes over a second connection, and its round trips are measured there.
+    is_bulk_apart: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -130,6 +139,10 @@ pub(crate) struct Outbox {
     closing: Option<Closing>,
     /// On a link that can go on over another connection.
     resumable: Option<Resumable>,
+    /// At the hub: where bulk goes instead, from the turn to a second connection to the holder's word of what came there.
+    bulk: Option<BulkPath>,
+    /// The number of the latest second connection.
+    last_bulk: u32,
 }
 
 /// Who waits for the answer to a ping.
@@ -161,11 +174,13 @@ impl Shared {
     pub(crate) fn new(scheduler: Scheduler, resumable: Option<Resumable>) -> Arc<Shared> {
         let counts = resumable.is_some();
         let relays = RelayQueue::default();
+        let outbox = Outbox { scheduler, relays, closing: None, resumable, bulk: None, last_bulk: 0 };
         Arc::new(Shared {
-            outbox: Mutex::new(Outbox { scheduler, relays, closing: None, resumable }),
+            outbox: Mutex::new(outbox),
             began: Instant::now(),
             credit: Mutex::new(ReceiveCredit::default()),
             work: Notify::new(),
+            bulk_work: Notify::new(),
             room: Notify::new(),
             end: watch::Sender::new(None),
             standing: watch::Sender::new(Standing::FIRST),
@@ -173,6 +188,8 @@ impl Shared {
             control_backlog: AtomicUsize::new(0),
             pings: Mutex::new(HashMap::new()),
             next_ping: AtomicU64::new(1),
+            dialled: Mutex::default(),
+            is_bulk_apart: AtomicBool::new(false),
         })
     }
 
@@ -218,14 +235,15 @@ impl Shared {
             {
                 let mut outbox = self.outbox();
                 self.check_open(&outbox)?;
-                if outbox.relays.has_room(&relay) {
-                    outbox.relays.push(relay);
+                if outbox.has_room(&relay) {
+                    outbox.pass_on(relay);
                     break;
                 }
             }
             room.await;
         }
         self.work.notify_one();
+        self.bulk_work.notify_one();
         Ok(())
     }
 
@@ -310,7 +328,8 @@ impl Shared {
         }
         let now = self.began.elapsed();
         // Before the grant, or the answer would always stand behind the bulk that the grant lets go.
-        if lane == Lane::Bulk && self.credit().bulk_window().ping_due(now) {
+        let measured_here = lane == Lane::Bulk && !self.is_bulk_apart.load(Ordering::Relaxed);
+        if measured_here && self.credit().bulk_window().ping_due(now) {
             self.measure();
         }
         let grant = self.credit().consumed(lane, payload.cost, now);
@@ -407,6 +426,7 @@ impl Outbox {
         }
         self.scheduler.discard();
         self.relays = RelayQueue::default();
+        self.bulk = None;
         self.skip_what_was_written();
         if let Some(refusal) = error.for_peer() {
             // The queue is empty, so this cannot fail for want of room.

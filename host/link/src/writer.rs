@@ -14,6 +14,15 @@ use crate::error::LinkError;
 use crate::options::LinkOptions;
 use crate::shared::{Next, Shared};
 
+/// Which connection of a link is written on.
+#[derive(Debug, Clone, Copy)]
+enum Route {
+    /// Its own, the one of this number.
+    First(u64),
+    /// A second one for bulk, the one of this number.
+    Bulk(u32),
+}
+
 /// Writes until the link is closed or the connection fails. Then the link has ended, unless it can go on over another one.
 pub(crate) async fn write<S>(
     mut sink: SplitSink<WebSocketStream<S>, Message>,
@@ -23,7 +32,7 @@ pub(crate) async fn write<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let ended = match pump(&mut sink, &shared, &options, connection).await {
+    let ended = match pump(&mut sink, &shared, &options, Route::First(connection)).await {
         Ok(()) => Err(LinkError::Ended),
         Err(error) => shared.cut(connection, error),
     };
@@ -32,11 +41,27 @@ pub(crate) async fn write<S>(
     }
 }
 
+/// Writes bulk on a second connection until it carries none any more, or fails.
+pub(crate) async fn write_bulk<S>(
+    mut sink: SplitSink<WebSocketStream<S>, Message>,
+    shared: &Shared,
+    options: &LinkOptions,
+    connection: u32,
+) -> LinkError
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    match pump(&mut sink, shared, options, Route::Bulk(connection)).await {
+        Ok(()) => LinkError::Ended,
+        Err(error) => error,
+    }
+}
+
 async fn pump<S>(
     sink: &mut SplitSink<WebSocketStream<S>, Message>,
     shared: &Shared,
     options: &LinkOptions,
-    connection: u64,
+    route: Route,
 ) -> Result<(), LinkError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -47,7 +72,11 @@ where
         // First wait for the socket, then choose: whatever became urgent meanwhile goes first.
         let ready = std::future::poll_fn(|cx| std::pin::Pin::new(&mut *sink).poll_ready(cx));
         timeout(options.write_stall, ready).await.map_err(stalled)??;
-        match shared.next(connection, options.close_drain) {
+        let (next, work) = match route {
+            Route::First(connection) => (shared.next(connection, options.close_drain), &shared.work),
+            Route::Bulk(connection) => (shared.next_bulk(connection), &shared.bulk_work),
+        };
+        match next {
             Next::Message(bytes) => {
                 std::pin::Pin::new(&mut *sink).start_send(Message::Binary(bytes))?;
                 unflushed = true;
@@ -57,9 +86,9 @@ where
                 timeout(options.write_stall, sink.flush()).await.map_err(stalled)??;
                 unflushed = false;
             }
-            Next::Idle { closing_since: None } => shared.work.notified().await,
+            Next::Idle { closing_since: None } => work.notified().await,
             Next::Idle { closing_since: Some(since) } => tokio::select! {
-                () = shared.work.notified() => {}
+                () = work.notified() => {}
                 () = sleep_until(since + options.close_drain) => {}
             },
             Next::Close(frame) => {

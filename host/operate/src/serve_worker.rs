@@ -48,6 +48,8 @@ pub struct WorkerSettings {
     pub memory_mebibytes: Option<u64>,
     /// Folder to keep signed receipts in; none means `receipts` in the data folder.
     pub receipts: Option<PathBuf>,
+    /// Whether to open a second connection for weights where the gateway offers it.
+    pub bulk_connection: bool,
     /// Danger: accept a gateway without TLS that is not on this machine.
     pub plain_text: bool,
     /// Danger, for demonstrations: flip one bit of this result, counted from 1.
@@ -84,6 +86,7 @@ pub fn command(settings: &Settings, options: &WorkerSettings, json: bool) -> Res
         store_bytes: expert_bytes(options.memory_mebibytes),
         threads: Some(threads(settings, options.threads)?),
         paystubs: Some(receipts),
+        bulk_connection: options.bulk_connection,
         events: Arc::clone(&events),
         danger_fault: options.flip_bit_of_result.map(|result| Fault::FlipBit { result }),
         ..WorkerOptions::new(

@@ -187,6 +187,8 @@ kinds! {
     Ack = 25, "ack", Control, [Hub], [Hub Worker Backbone];
     /// The other end's connection is gone, and it may come back; or it is back.
     Pause = 26, "pause", Control, [Hub], [Hub];
+    /// From the hub: bulk comes over this second connection from here on. From the worker: that one is over, and so much came.
+    Reroute = 27, "reroute", Control, [Hub], [Hub Worker];
 }
 
 impl Kind {

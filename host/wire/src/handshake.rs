@@ -30,6 +30,15 @@ impl Features {
     /// A session goes on over another connection when one was cut: bit 1.
     pub const RESUME: Features = Features(2);
 
+    /// Bulk may have a connection of its own: bit 2. A worker that says so asks for one; a backbone says that each of its bulk
+    /// frames has a message of its own.
+    pub const BULK_CONNECTION: Features = Features(4);
+
+    /// These and those of `other`.
+    pub const fn with(self, other: Features) -> Features {
+        Features(self.0 | other.0)
+    }
+
     /// All of these but those of `other`.
     pub const fn without(self, other: Features) -> Features {
         Features(self.0 & !other.0)
@@ -91,6 +100,8 @@ pub enum Purpose {
     Session(SessionId),
     /// Another connection for a link of a session that goes on.
     Resume(Resumption),
+    /// A second connection for the bulk of a worker's session.
+    Bulk(BulkConnection),
 }
 
 impl Purpose {
@@ -100,6 +111,7 @@ impl Purpose {
             Purpose::Worker(_) => Role::Worker,
             Purpose::Control(_) | Purpose::Session(_) => Role::Backbone,
             Purpose::Resume(resumption) => resumption.role,
+            Purpose::Bulk(_) => Role::Worker,
         }
     }
 }
@@ -113,6 +125,15 @@ pub struct Resumption {
     pub session: SessionId,
     /// Messages of the hub that it has received on this link: the hub goes on behind them.
     pub received: u64,
+}
+
+/// Which session a worker's second connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BulkConnection {
+    /// The session.
+    pub session: SessionId,
+    /// Its number, chosen by the worker: from 1, each above the one before.
+    pub connection: u32,
 }
 
 /// What a worker brings.
@@ -185,6 +206,9 @@ impl Hello {
                 };
                 w.u8(number).bytes(resumption.session.as_bytes()).u64(resumption.received);
             }
+            Purpose::Bulk(bulk) => {
+                w.u8(6).bytes(bulk.session.as_bytes()).u32(bulk.connection);
+            }
         }
         w.finish()
     }
@@ -221,6 +245,10 @@ impl Hello {
                 let role = if number == 4 { Role::Worker } else { Role::Backbone };
                 let session = SessionId(r.array("session")?);
                 Purpose::Resume(Resumption { role, session, received: r.u64("received")? })
+            }
+            6 => {
+                let session = SessionId(r.array("session")?);
+                Purpose::Bulk(BulkConnection { session, connection: read_bulk_connection(&mut r)? })
             }
             value => return Err(DecodeError::UnknownValue { field: "purpose", value: value.into() }.into()),
         };
@@ -462,6 +490,11 @@ pub enum Welcome {
         /// Messages of the holder that the hub has received on this link: the holder goes on behind them.
         received: u64,
     },
+    /// As [`Welcome::Resumable`], and the hub takes a second connection for bulk.
+    BulkOffered {
+        /// The hub's clock, as before.
+        hub_time: u64,
+    },
 }
 
 impl Welcome {
@@ -473,6 +506,7 @@ impl Welcome {
             Welcome::Paired { peer } => w.u8(2).bytes(&peer.0),
             Welcome::Resumable { hub_time } => w.u8(3).u64(*hub_time),
             Welcome::Resumed { received } => w.u8(4).u64(*received),
+            Welcome::BulkOffered { hub_time } => w.u8(5).u64(*hub_time),
         };
         w.finish()
     }
@@ -485,6 +519,7 @@ impl Welcome {
             2 => Welcome::Paired { peer: Signature(r.array("peer signature")?) },
             3 => Welcome::Resumable { hub_time: r.u64("hub time")? },
             4 => Welcome::Resumed { received: r.u64("received")? },
+            5 => Welcome::BulkOffered { hub_time: r.u64("hub time")? },
             value => return Err(DecodeError::UnknownValue { field: "welcome", value: value.into() }),
         };
         r.end()?;
@@ -547,6 +582,14 @@ pub(crate) fn read_formats(r: &mut Reader<'_>) -> Result<Vec<u32>, DecodeError> 
     let count = r.u16("formats")?;
     let count = r.check_count("formats", count.into(), MAX_OFFERED_FORMATS, 4)?;
     (0..count).map(|_| r.u32("formats")).collect()
+}
+
+/// The number of a bulk connection.
+pub(crate) fn read_bulk_connection(r: &mut Reader<'_>) -> Result<u32, DecodeError> {
+    match r.u32("bulk connection")? {
+        0 => Err(DecodeError::Broken { field: "bulk connection", rule: "numbers run from 1" }),
+        number => Ok(number),
+    }
 }
 
 pub(crate) fn read_class(r: &mut Reader<'_>) -> Result<Class, DecodeError> {

@@ -162,16 +162,13 @@ impl Life {
         // What another version holds at this moment is not to be had.
         let memory_bytes = common.budget.free().saturating_add(store.bytes());
         let offer = WorkerOffer { memory_bytes, ..self.offer.clone() };
-        let connected = connect_worker(
-            &options.gateway,
-            &common.trust,
-            ticket,
-            key,
-            offer,
-            Features::RESUME,
-            &options.link,
-        )
-        .await?;
+        let features = match options.bulk_connection {
+            true => Features::RESUME.with(Features::BULK_CONNECTION),
+            false => Features::RESUME,
+        };
+        let connected =
+            connect_worker(&options.gateway, &common.trust, ticket, key, offer, features, &options.link)
+                .await?;
         (options.events)(Event::Connected { gateway: options.gateway.clone() });
         // The model is the backbone's to name; every expert is then held against it.
         let expectation = Expectation {

@@ -72,6 +72,9 @@ pub struct WorkerOptions {
     pub attempts: Option<u32>,
     /// Deadlines of the link.
     pub link: LinkOptions,
+    /// Open a second outbound connection to the gateway for experts on their way, in sessions for which the hub offers it. Off
+    /// unless told otherwise: one connection is what a worker's operator expects.
+    pub bulk_connection: bool,
     /// End after the first session that was closed in order, instead of waiting for another.
     pub once: bool,
     /// Told what happens.
@@ -100,6 +103,7 @@ impl WorkerOptions {
             unsigned_window: UnsignedWindow::default(),
             attempts: None,
             link: LinkOptions::default(),
+            bulk_connection: false,
             once: false,
             events: Arc::new(|_| {}),
             danger_fault: None,

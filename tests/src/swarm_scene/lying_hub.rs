@@ -60,7 +60,7 @@ async fn serve(listener: TcpListener, says: Says, tell: mpsc::Sender<(Role, Refu
         match link.admission.purpose {
             Purpose::Worker(_) => worker = Some(link),
             Purpose::Control(_) => control = Some(link),
-            Purpose::Resume(_) => panic!("nothing goes on at this hub"),
+            Purpose::Resume(_) | Purpose::Bulk(_) => panic!("nothing goes on at this hub"),
             Purpose::Session(_) => {
                 lie(worker.take().unwrap(), link, says, &tell).await;
                 continue;

@@ -22,6 +22,7 @@ use kvasir_dispatch::{Deadlines, Placement, Statistics, Swarm, SwarmOptions, Ver
 use kvasir_experts::{ExpertRunner, LocalExperts, RunnerOptions, VerifiedPlugin};
 use kvasir_gateway::hub::filing::{Ledger, LedgerError};
 use kvasir_gateway::hub::{HubOptions, HubServer};
+use kvasir_gateway::operations::Served;
 use kvasir_gateway::stop::{Stopper, switch};
 use kvasir_model::{LayerIndex, Model};
 use kvasir_plugin::{PackageContents, PublisherKey, TrustStore, UnixSeconds, Validity, pack, verify};
@@ -45,6 +46,7 @@ pub struct Scene {
     pub hub_key: SecretKey,
     pub edge_key: EdgeKey,
     pub ledger: Arc<MemoryLedger>,
+    served: Arc<dyn Served>,
     _stopper: Stopper,
     _spool: tempfile::TempDir,
     _runtime: Runtime,
@@ -106,11 +108,27 @@ impl Scene {
         let ledger = Arc::new(MemoryLedger::default());
         let runtime = runtime();
         let (stopper, stop) = switch();
-        let options = HubOptions::new("127.0.0.1:0".parse().unwrap(), identity, spool.path().to_owned());
+        let mut options = HubOptions::new("127.0.0.1:0".parse().unwrap(), identity, spool.path().to_owned());
+        options.link.bulk_connection = true;
         let server = runtime.block_on(HubServer::bind(options, ledger.clone(), Box::new(|_| {}))).unwrap();
         let address = format!("ws://{}", server.address());
+        let served = server.served(stop.clone());
         runtime.spawn(server.run(stop));
-        Self { address, hub_key, edge_key, ledger, _stopper: stopper, _spool: spool, _runtime: runtime }
+        Self {
+            address,
+            hub_key,
+            edge_key,
+            ledger,
+            served,
+            _stopper: stopper,
+            _spool: spool,
+            _runtime: runtime,
+        }
+    }
+
+    /// Whether a worker has come with a second connection for bulk.
+    pub fn has_bulk_connection(&self) -> bool {
+        !self.served.metrics().lines().any(|line| line == "kvasir_gateway_bulk_connections_total 0")
     }
 
     /// The hub's process dies: its sockets close and nobody says goodbye.

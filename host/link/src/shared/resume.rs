@@ -293,7 +293,7 @@ impl Shared {
 }
 
 /// Whether an error is about the connection and not about what was said on it.
-fn is_cut(error: &LinkError) -> bool {
+pub(crate) fn is_cut(error: &LinkError) -> bool {
     matches!(
         error,
         LinkError::Lost(_) | LinkError::Silent(_) | LinkError::Stalled(_) | LinkError::TimedOut { .. }

@@ -2,10 +2,13 @@
 //! resumption.
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
+mod bulk;
+mod bulk_worker;
 mod dialling;
 mod doctor;
 mod ends;
 mod flow;
 mod parties;
+mod raw_holder;
 mod refusals;
 mod resume;

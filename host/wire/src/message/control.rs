@@ -1,7 +1,8 @@
-//! `cancel`, `ping`, `pong`, `credit`, `drain`, `report`, `ack`, `pause`.
+//! `cancel`, `ping`, `pong`, `credit`, `drain`, `report`, `ack`, `pause`, `reroute`.
 
 use crate::codec::{DecodeError, Reader, Writer, within};
 use crate::frame::{Lane, StreamClass};
+use crate::handshake::read_bulk_connection;
 use crate::id::SessionId;
 use crate::limits::{MAX_CANCELS, MAX_EVIDENCE_BYTES, MAX_SENTENCE_BYTES};
 use crate::refusal::{RefusalCode, sentence_within_limit};
@@ -142,6 +143,35 @@ impl Pause {
         let for_ms = r.u32("milliseconds")?;
         r.end()?;
         Ok(Pause { for_ms })
+    }
+}
+
+/// The payload of a `reroute` frame, on the first connection of a worker's link. The hub's: what it sends of bulk from here on
+/// comes over the second connection of this number. The worker's answer, once that connection is over: so many of its messages
+/// have come, and none is taken from it any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reroute {
+    /// Number of the second connection, from 1.
+    pub connection: u32,
+    /// Messages with chunks that came over it; 0 from the hub.
+    pub received: u64,
+}
+
+impl Reroute {
+    /// The payload.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u32(self.connection).u64(self.received);
+        w.finish()
+    }
+
+    /// Reads the payload.
+    pub fn decode(payload: &[u8]) -> Result<Reroute, DecodeError> {
+        let mut r = Reader::new(payload);
+        let connection = read_bulk_connection(&mut r)?;
+        let received = r.u64("received")?;
+        r.end()?;
+        Ok(Reroute { connection, received })
     }
 }
 

@@ -12,6 +12,6 @@ pub use call::{
     Call, CallResult, ExpertRows, Failure, FailureCode, Mode, Outcome, RowFormat, call_of_stream,
     stream_of_call,
 };
-pub use control::{Ack, Cancel, Credit, Drain, DrainReason, Pause, Ping, Report};
+pub use control::{Ack, Cancel, Credit, Drain, DrainReason, Pause, Ping, Report, Reroute};
 pub use expert::{Assign, Assigned, Chunk, ExpertName, Have, Held, NotHeld, NotHeldReason, Release, Want};
 pub use receipt::{Countersign, CutRequest, ReceiptMessage};

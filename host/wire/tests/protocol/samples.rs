@@ -4,15 +4,15 @@ use kvasir_merkle::{Hash, InclusionProof};
 use kvasir_wire::account::{Grant, Statement as _};
 use kvasir_wire::frame::{HUB_STREAM, Kind, Lane, PAIR_STREAM};
 use kvasir_wire::handshake::{
-    BackboneOffer, Class, Features, Hello, HolderHandshake, HubHandshake, HubIdentity, Purpose, Resumption,
-    Welcome, WorkerOffer,
+    BackboneOffer, BulkConnection, Class, Features, Hello, HolderHandshake, HubHandshake, HubIdentity,
+    Purpose, Resumption, Welcome, WorkerOffer,
 };
 use kvasir_wire::id::{ExpertDigest, KeyDigest, ModelDigest, Nonce, PluginDigest, SessionId};
 use kvasir_wire::key::{SecretKey, Signature};
 use kvasir_wire::message::{
     Ack, Assign, Assigned, Call, CallResult, Cancel, Chunk, Countersign, Credit, CutRequest, Drain,
     DrainReason, ExpertName, ExpertRows, Failure, FailureCode, Have, Held, Mode, NotHeld, NotHeldReason,
-    Outcome, Pause, Ping, ReceiptMessage, Release, Report, RowFormat, Want,
+    Outcome, Pause, Ping, ReceiptMessage, Release, Report, Reroute, RowFormat, Want,
 };
 use kvasir_wire::money::MeteredBytes;
 use kvasir_wire::note::Note;
@@ -233,6 +233,12 @@ pub fn payloads() -> Vec<(&'static str, Kind, u32, Vec<u8>)> {
             let purpose = Purpose::Resume(resumption);
             Hello { purpose, features: Features::RESUME, ..control_hello() }.encode()
         }),
+        ("hello-bulk", Kind::Hello, HUB_STREAM, {
+            let purpose = Purpose::Bulk(BulkConnection { session: SESSION, connection: 1 });
+            let features = Features::RESUME.with(Features::BULK_CONNECTION);
+            let (nonce, ticket) = (WORKER_NONCE, worker_ticket());
+            Hello { purpose, features, nonce, ticket, ..control_hello() }.encode()
+        }),
         ("challenge", Kind::Challenge, HUB_STREAM, challenge),
         ("proof", Kind::Proof, HUB_STREAM, proof_payload),
         ("welcome-admitted", Kind::Welcome, HUB_STREAM, Welcome::Admitted { hub_time: NOW }.encode()),
@@ -242,6 +248,7 @@ pub fn payloads() -> Vec<(&'static str, Kind, u32, Vec<u8>)> {
         }),
         ("welcome-resumable", Kind::Welcome, HUB_STREAM, Welcome::Resumable { hub_time: NOW }.encode()),
         ("welcome-resumed", Kind::Welcome, HUB_STREAM, Welcome::Resumed { received: 7 }.encode()),
+        ("welcome-bulk-offered", Kind::Welcome, HUB_STREAM, Welcome::BulkOffered { hub_time: NOW }.encode()),
         ("refuse", Kind::Refuse, HUB_STREAM, refusal.encode()),
         (
             "pair",
@@ -308,6 +315,7 @@ pub fn payloads() -> Vec<(&'static str, Kind, u32, Vec<u8>)> {
         ("pong", Kind::Pong, PAIR_STREAM, Ping { number: 7 }.encode()),
         ("ack", Kind::Ack, HUB_STREAM, Ack { received: 7 }.encode()),
         ("pause", Kind::Pause, HUB_STREAM, Pause { for_ms: 15_000 }.encode()),
+        ("reroute", Kind::Reroute, HUB_STREAM, Reroute { connection: 1, received: 7 }.encode()),
         ("credit", Kind::Credit, PAIR_STREAM, Credit { lane: Lane::Bulk, bytes: 65_536 }.encode()),
         (
             "drain",
@@ -396,6 +404,7 @@ pub fn recode(kind: Kind, payload: &[u8]) -> Result<Vec<u8>, String> {
         Kind::Credit => Credit::decode(payload).map_err(text)?.encode(),
         Kind::Ack => Ack::decode(payload).map_err(text)?.encode(),
         Kind::Pause => Pause::decode(payload).map_err(text)?.encode(),
+        Kind::Reroute => Reroute::decode(payload).map_err(text)?.encode(),
         Kind::Drain => Drain::decode(payload).map_err(text)?.encode(),
         Kind::Receipt => ReceiptMessage::decode(payload).map_err(text)?.encode(),
         Kind::Countersign => Countersign::decode(payload).map_err(text)?.encode(),
