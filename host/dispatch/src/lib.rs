@@ -34,7 +34,7 @@ pub use check::{Verify, VerifyTextError};
 pub use ejection::Pauses;
 pub use latency::{Deadlines, Percentiles};
 pub use options::{DEFAULT_RESULT_BYTES, GrantTerms, KeepOptions, SwarmError, SwarmOptions};
-pub use placement::{ExpertAddress, Placement};
+pub use placement::{ExpertAddress, Placement, deal, with_copies};
 pub use remote::{ProbeSwitch, RemoteExperts};
 pub use statistics::{RecordStatistics, Statistics, WorkerState, WorkerStatistics};
 pub use swarm::{Swarm, Watcher};

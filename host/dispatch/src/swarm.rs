@@ -74,6 +74,21 @@ struct Slot {
     seat: Option<Seat>,
     /// A session of the same worker with another plugin, which takes the seat once it holds what it was assigned.
     next: Option<Seat>,
+    /// Who sat here last: it holds these experts still, if it is there still.
+    last: Option<PublicKey>,
+}
+
+/// What a slot is to a worker that joins; the least is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    /// It sits there.
+    Its,
+    /// It sat there last.
+    WasIts,
+    /// Nobody ever sat there.
+    New,
+    /// Somebody did, and may come back.
+    Left,
 }
 
 /// A slot's holder: a pairing under way, or a session.
@@ -207,34 +222,28 @@ impl Shared {
         let config = model.config();
         let layers = config.layers as usize;
         let (hidden, experts) = (config.hidden as usize, config.experts as usize);
+        let given = options.given_away(layers, experts)?;
         let mut remote = vec![false; layers];
-        for layer in &options.remote_layers {
-            let Some(flag) = remote.get_mut(usize::from(layer.0)) else {
-                let what =
-                    format!("layer {layer} is to be remote, the model's layers are 0 to {}", layers - 1);
-                return Err(SwarmError::Options(what));
-            };
-            *flag = true;
-        }
-        let range = options.remote_experts.clone().unwrap_or(0..experts as u16);
-        if usize::from(range.end) > experts || range.is_empty() {
-            let what = format!("experts {range:?} are to be remote, a layer's experts are 0..{experts}");
-            return Err(SwarmError::Options(what));
-        }
+        given.iter().for_each(|(layer, _)| remote[usize::from(*layer)] = true);
         if options.plugins.is_empty() {
             return Err(SwarmError::Options("no plugin is allowed, so no worker could compute".to_owned()));
         }
-        let numbers: Vec<u16> = (0..layers as u16).filter(|layer| remote[usize::from(*layer)]).collect();
-        let shares = deal(options.placement, &numbers, range, options.workers.get());
+        let shares = deal(options.placement, &given, options.workers.get());
         let slots = shares.len();
         let copies = options.copies.min(slots.saturating_sub(1));
-        let owners_of = |slot: usize| (0..=copies).map(|next| (slot + next) % slots).collect::<Vec<_>>();
+        let is_copied =
+            |address: ExpertAddress| options.copied.as_ref().is_none_or(|copied| copied.contains(&address));
+        let owners_of = |slot: usize, address: ExpertAddress| {
+            let copies = if is_copied(address) { copies } else { 0 };
+            (0..=copies).map(|next| (slot + next) % slots).collect::<Vec<_>>()
+        };
         let owners = shares
             .iter()
             .enumerate()
-            .flat_map(|(slot, share)| share.iter().map(move |&address| (address, owners_of(slot))))
+            .flat_map(|(slot, share)| share.iter().map(move |&address| (slot, address)))
+            .map(|(slot, address)| (address, owners_of(slot, address)))
             .collect();
-        let shares = with_copies(&shares, copies);
+        let shares = with_copies(&shares, copies, is_copied);
         // Once, and before anything waits for it: it reads every weight of the model.
         let model_digest = model.digests()?.model.0;
         let formats = formats(&model, shares.iter().flatten())?;
@@ -320,8 +329,8 @@ impl Shared {
         change(&mut self.statistics.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Reserves a slot for a pairing: the one whose worker comes back, else the lowest free one. Gives the slot and the
-    /// experts dealt to it. A worker that comes with the plugin that it had was cut off, and its old session ends now; one
+    /// Reserves a slot for a pairing: the one whose worker comes back, else a free one, and among those one whose experts
+    /// nobody else is likely to hold still. Gives the slot and the experts dealt to it. A worker that comes with the plugin that it had was cut off, and its old session ends now; one
     /// that comes with another plugin changes over: its old session is asked until the new one holds its experts.
     pub(crate) fn reserve(
         &self,
@@ -333,10 +342,9 @@ impl Shared {
         if table.closing {
             return None;
         }
-        let of_worker = |slot: &Slot| matches!(&slot.seat, Some(Seat::Taken(old)) if old.worker == *worker);
-        let free = |slot: &Slot| slot.seat.is_none();
-        let number = table.slots.iter().position(of_worker).or_else(|| table.slots.iter().position(free))?;
+        let number = slot_for(worker, &table.slots)?;
         let slot = &mut table.slots[number];
+        slot.last = Some(*worker);
         let changes_over = matches!(
             &slot.seat, Some(Seat::Taken(old)) if old.plugin != plugin && !old.has_ended()
         );
@@ -457,7 +465,23 @@ fn formats<'a>(
     Ok(formats.into_iter().collect())
 }
 
+/// The slot of a worker that joins: the lowest of those that fit best. Nothing where none is free.
+fn slot_for(worker: &PublicKey, slots: &[Slot]) -> Option<usize> {
+    let fits = slots.iter().enumerate().filter_map(|(number, slot)| Some((slot.fit(worker)?, number)));
+    fits.min().map(|(_, number)| number)
+}
+
 impl Slot {
+    fn fit(&self, worker: &PublicKey) -> Option<Fit> {
+        match (&self.seat, &self.last) {
+            (Some(Seat::Taken(old)), _) if old.worker == *worker => Some(Fit::Its),
+            (Some(_), _) => None,
+            (None, Some(last)) if last == worker => Some(Fit::WasIts),
+            (None, None) => Some(Fit::New),
+            (None, Some(_)) => Some(Fit::Left),
+        }
+    }
+
     /// Whom to ask now: who sits here, or, while that one finishes, the next one with what it holds by then.
     fn usable(&self) -> Option<Arc<Session>> {
         [&self.seat, &self.next].into_iter().find_map(|place| match place {
@@ -481,5 +505,27 @@ impl Slot {
 impl Seat {
     fn is_settled(&self) -> bool {
         matches!(self, Seat::Taken(session) if session.is_settled())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvasir_wire::key::SecretKey;
+
+    use super::*;
+
+    #[test]
+    fn a_worker_sits_where_it_sat_and_a_newcomer_where_nobody_comes_back_to() {
+        let [one, other, newcomer] = [1, 2, 3].map(|seed| SecretKey::from_seed([seed; 32]).public());
+        let free = |last| Slot { last, ..Slot::default() };
+        let slots = [free(Some(one)), free(Some(other)), free(None)];
+        assert_eq!(slot_for(&other, &slots), Some(1));
+        assert_eq!(slot_for(&one, &slots), Some(0));
+        assert_eq!(slot_for(&newcomer, &slots), Some(2));
+        // Where there is no other place, one that somebody left will do.
+        assert_eq!(slot_for(&newcomer, &slots[..2]), Some(0));
+        let taken = Slot { seat: Some(Seat::Reserved([0; 32])), ..free(Some(one)) };
+        assert_eq!(slot_for(&one, std::slice::from_ref(&taken)), None);
+        assert_eq!(slot_for(&one, &[]), None);
     }
 }
