@@ -56,7 +56,8 @@ fn experts_chosen_one_by_one_leave_and_no_others_and_give_the_same_bits() {
     let mut options = scene.swarm_options(2, Placement::WholeLayers, &[]);
     options.chosen = Some([(0, 1), (0, 5), (1, 0), (3, 7)].into());
     // Of one of them the other worker holds a copy.
-    (options.copies, options.copied) = (1, Some([(0, 5)].into()));
+    options.copies = 1;
+    options.copied = Some([(0, 5)].into());
     let swarm = join(&host, options);
     assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
     let statistics = swarm.finish();
