@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use kvasir_operate::plan::{CheckOptions, DEFAULT_STREAMS, PlanOptions, WorkerFigures};
+use kvasir_operate::remote::LayerSelection;
 
 use crate::arguments::{ComputeArguments, PlacementArgument, parse_duration};
 
@@ -109,7 +110,7 @@ impl TryFrom<&PlanArguments> for PlanOptions {
                 are_here: arguments.same_machine,
                 swarm: arguments.swarm.clone(),
             },
-            layers: arguments.remote_layers.as_deref().map(str::parse).transpose()?,
+            layers: arguments.remote_layers.as_deref().map(str::parse::<LayerSelection>).transpose()?,
             experts: arguments.experts.clone(),
             placement: arguments.placement.into(),
             copies: arguments.copies,
@@ -171,7 +172,7 @@ mod tests {
         assert!(options.measure && options.capacity && options.check.is_none());
         assert_eq!(options.workers.round_trip, Some(Duration::from_millis(13)));
         assert_eq!((options.workers.bandwidth, options.workers.count), (Some(12.5e6), Some(2)));
-        assert_eq!(options.layers, "1".parse().ok());
+        assert_eq!(options.layers, "1".parse::<LayerSelection>().ok());
         assert_eq!(options.streams, DEFAULT_STREAMS);
     }
 

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! and W is what the scheduler would choose ([`crate::scheduler`] and this module ask the same function). C is what a pass
-//! takes with every expert here, less the experts that are elsewhere, and a little for each call. A remote layer is waited
+//! takes with every expert here, less the experts that are elsewhere, and a little for each call and for checks. A remote layer is waited
 //! for as long as its slowest worker takes, round trip, bytes and computing, less what the shared expert computes meanwhile.
 //! A layer of which a part is elsewhere waits where one of its rows goes to that part.
 //!
@@ -31,6 +31,10 @@ pub use scene::{Computing, RemoteLayer, Scene, Shape, Worker};
 
 /// Seconds that this machine computes for one message to a worker: putting it together, handing it over, taking in the answer.
 pub const CALL_COMPUTE: f64 = 40e-6;
+
+/// The part of workers' answers that is computed again here before it is used (`--verify`, which draws one in 64 once a
+/// worker is known).
+const CHECKED: f64 = 1.0 / 64.0;
 
 /// Bytes on a link for each byte of a payload: frames, WebSocket, TLS, TCP and IP.
 const FRAMING: f64 = 1.05;
@@ -151,7 +155,7 @@ fn workers_of<'a>(
     scene: &'a Scene<'_>,
     layer: &'a RemoteLayer,
 ) -> impl Iterator<Item = (usize, &'a Worker)> + 'a {
-    layer.workers.iter().filter_map(|&at| scene.workers.get(at).map(|worker| (at, worker)))
+    layer.workers.iter().filter_map(move |&at| scene.workers.get(at).map(|worker| (at, worker)))
 }
 
 /// What one pass costs.
@@ -210,7 +214,7 @@ impl Cost {
                 cost.bytes += message.up + message.down;
                 cost.each[at].add(took);
             }
-            cost.compute += CALL_COMPUTE * asked * waits - experts * share;
+            cost.compute += CALL_COMPUTE * asked * waits - experts * share * (1.0 - CHECKED);
             cost.wait += (longest - shared * waits).max(0.0);
             cost.calls += waits;
         }

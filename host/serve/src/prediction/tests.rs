@@ -54,7 +54,7 @@ fn one_text_waits_for_every_round_trip() {
     let computing = computing();
     let found = predicted(&computing, far(13e-3), &whole(4), 1);
     // Every expert is elsewhere: half of 1.1 ms is left, four calls and four round trips.
-    let step = 0.55e-3 + 4.0 * CALL_COMPUTE + 4.0 * 13e-3;
+    let step = 0.55e-3 * (1.0 + CHECKED) + 4.0 * CALL_COMPUTE + 4.0 * 13e-3;
     assert!(close(found.tokens_per_second, 1.0 / step), "{found:?}");
     assert_eq!((found.waves, found.bound, found.round_trips_per_token), (1, Bound::Waiting, 4.0));
     assert!(close(found.ideal_tokens_per_second, 1.0 / (52e-3 + 1.1e-3)), "{found:?}");
@@ -78,7 +78,7 @@ fn a_slow_link_is_waited_for_and_then_is_full() {
     let computing = computing();
     let slow = Worker { up: 1e6, down: 1e6, ..far(0.0) };
     let one = predicted(&computing, slow, &whole(1), 1);
-    let compute = 1.1e-3 - 0.55e-3 / 4.0 + CALL_COMPUTE;
+    let compute = 1.1e-3 - 0.55e-3 / 4.0 * (1.0 - CHECKED) + CALL_COMPUTE;
     assert!(close(one.step, compute + 1402.0 * FRAMING / 1e6), "{one:?}");
     // 64 rows of four layers are answered with 256 KiB and more: at 1 MB/s the link is busier than this machine.
     let far_and_slow = Worker { down: 1e6, ..far(20e-3) };
