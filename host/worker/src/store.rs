@@ -244,7 +244,8 @@ impl Drop for Store {
 impl Contents {
     /// Those that the session has not named.
     fn unnamed(&self) -> impl Iterator<Item = (&ExpertName, &Entry)> {
-        self.held.iter().filter(|(_, entry)| entry.loaded && entry.named < self.session)
+        let session = self.session;
+        self.held.iter().filter(move |(_, entry)| entry.loaded && entry.named < session)
     }
 
     fn unnamed_bytes(&self) -> u64 {

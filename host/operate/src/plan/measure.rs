@@ -191,7 +191,8 @@ fn passes_of(local: &Local, rows: usize, most_tokens: usize) -> Result<MeasuredP
     local.backbone.within(|| -> Result<()> {
         for pass in 0..most_tokens {
             let (measured, elapsed) = (whole.len(), begun.elapsed());
-            let is_enough = measured >= LEAST_PASSES && elapsed > TIME || measured > 0 && elapsed > LONGEST;
+            let is_enough =
+                (measured >= LEAST_PASSES && elapsed > TIME) || (measured > 0 && elapsed > LONGEST);
             if is_enough {
                 break;
             }

@@ -263,7 +263,7 @@ fn judged(question: &Question<'_>, kind: Kind, experts: &[(u16, u16)], local: Op
     let passes = (many.waves, question.prompt_rows);
     let needs = footprint.needs(elsewhere, question.texts, question.context, passes);
 
-    let held = held(question, &with_copies(&shares, question.copies, |_| true));
+    let held = holdings(question, &with_copies(&shares, question.copies, |_| true));
     let full = |held: &[Held]| {
         let memory = |worker: usize| question.worker_memory.get(worker).copied().flatten();
         let overfull = |(worker, held): (usize, &Held)| {
@@ -279,7 +279,7 @@ fn judged(question: &Question<'_>, kind: Kind, experts: &[(u16, u16)], local: Op
                 let experts = footprint.experts.get(usize::from(layer)).map_or(1, Vec::len);
                 picks.share((layer, expert)) > 1.0 / experts.max(1) as f64
             };
-            (self::held(question, &with_copies(&shares, question.copies, is_hot)), true)
+            (holdings(question, &with_copies(&shares, question.copies, is_hot)), true)
         }
         _ => (held, false),
     };
@@ -327,7 +327,8 @@ fn remote_layers(question: &Question<'_>, shares: &[Vec<(u16, u16)>]) -> Vec<Rem
     whole.filter(|remote| !remote.workers.is_empty()).collect()
 }
 
-fn held(question: &Question<'_>, shares: &[Vec<(u16, u16)>]) -> Vec<Held> {
+/// What each worker would hold, and how long the way there takes.
+fn holdings(question: &Question<'_>, shares: &[Vec<(u16, u16)>]) -> Vec<Held> {
     let of_worker = |(worker, experts): (usize, &Vec<(u16, u16)>)| {
         let bytes = question.footprint.bytes_of(experts);
         let has = question.holds.get(worker).map_or(&[][..], Vec::as_slice);
