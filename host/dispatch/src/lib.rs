@@ -22,6 +22,7 @@ mod pairing;
 mod placement;
 mod records;
 mod remote;
+mod seating;
 mod serve_blobs;
 mod session;
 mod session_task;

@@ -16,6 +16,7 @@ use crate::latency::{Deadlines, Percentiles};
 use crate::options::{SwarmError, SwarmOptions};
 use crate::placement::{ExpertAddress, deal, with_copies};
 use crate::remote::RemoteExperts;
+use crate::seating::{SeatPlace, slot_for};
 use crate::session::Session;
 use crate::split::Part;
 use crate::statistics::Statistics;
@@ -76,19 +77,6 @@ struct Slot {
     next: Option<Seat>,
     /// Who sat here last: it holds these experts still, if it is there still.
     last: Option<PublicKey>,
-}
-
-/// What a slot is to a worker that joins; the least is taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Fit {
-    /// It sits there.
-    Its,
-    /// It sat there last.
-    WasIts,
-    /// Nobody ever sat there.
-    New,
-    /// Somebody did, and may come back.
-    Left,
 }
 
 /// A slot's holder: a pairing under way, or a session.
@@ -342,7 +330,7 @@ impl Shared {
         if table.closing {
             return None;
         }
-        let number = slot_for(worker, &table.slots)?;
+        let number = slot_for(worker, table.slots.iter().map(Slot::place))?;
         let slot = &mut table.slots[number];
         slot.last = Some(*worker);
         let changes_over = matches!(
@@ -465,20 +453,16 @@ fn formats<'a>(
     Ok(formats.into_iter().collect())
 }
 
-/// The slot of a worker that joins: the lowest of those that fit best. Nothing where none is free.
-fn slot_for(worker: &PublicKey, slots: &[Slot]) -> Option<usize> {
-    let fits = slots.iter().enumerate().filter_map(|(number, slot)| Some((slot.fit(worker)?, number)));
-    fits.min().map(|(_, number)| number)
-}
-
 impl Slot {
-    fn fit(&self, worker: &PublicKey) -> Option<Fit> {
-        match (&self.seat, &self.last) {
-            (Some(Seat::Taken(old)), _) if old.worker == *worker => Some(Fit::Its),
-            (Some(_), _) => None,
-            (None, Some(last)) if last == worker => Some(Fit::WasIts),
-            (None, None) => Some(Fit::New),
-            (None, Some(_)) => Some(Fit::Left),
+    /// What it is to those who join.
+    fn place(&self) -> SeatPlace<'_> {
+        SeatPlace {
+            is_free: self.seat.is_none(),
+            worker: match &self.seat {
+                Some(Seat::Taken(session)) => Some(&session.worker),
+                _ => None,
+            },
+            last: self.last.as_ref(),
         }
     }
 
@@ -505,27 +489,5 @@ impl Slot {
 impl Seat {
     fn is_settled(&self) -> bool {
         matches!(self, Seat::Taken(session) if session.is_settled())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use kvasir_wire::key::SecretKey;
-
-    use super::*;
-
-    #[test]
-    fn a_worker_sits_where_it_sat_and_a_newcomer_where_nobody_comes_back_to() {
-        let [one, other, newcomer] = [1, 2, 3].map(|seed| SecretKey::from_seed([seed; 32]).public());
-        let free = |last| Slot { last, ..Slot::default() };
-        let slots = [free(Some(one)), free(Some(other)), free(None)];
-        assert_eq!(slot_for(&other, &slots), Some(1));
-        assert_eq!(slot_for(&one, &slots), Some(0));
-        assert_eq!(slot_for(&newcomer, &slots), Some(2));
-        // Where there is no other place, one that somebody left will do.
-        assert_eq!(slot_for(&newcomer, &slots[..2]), Some(0));
-        let taken = Slot { seat: Some(Seat::Reserved([0; 32])), ..free(Some(one)) };
-        assert_eq!(slot_for(&one, std::slice::from_ref(&taken)), None);
-        assert_eq!(slot_for(&one, &[]), None);
     }
 }

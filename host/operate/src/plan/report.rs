@@ -1,20 +1,23 @@
 //! How a plan is told, to people and as JSON.
 
+mod comparison;
+mod objects;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Result;
 use kvasir_model::Model;
-use kvasir_serve::prediction::{
-    Footprint, Held, Kind, LOSES, Needs, Plan, Planned, Prediction, Verdict, Worker,
-};
-use serde_json::{Value, json};
+use kvasir_serve::prediction::{Footprint, Held, Kind, LOSES, Needs, Plan, Planned, Prediction, Verdict};
+use serde_json::json;
 
-use super::check::{Comparison, MEDIAN_AIM, Table, WITHIN, WITHIN_AIM};
+use self::objects::{memory_object, planned_object, workers_object};
 use super::workers::Described;
 use super::{Measurement, PlanOptions};
 use crate::output;
 use crate::remote::ranges;
+
+pub(super) use comparison::compared;
 
 /// Everything that a report is made of.
 pub(super) struct Told<'a> {
@@ -88,66 +91,6 @@ pub(super) fn refused(told: &Refused<'_>, json: bool) -> Result<()> {
         }));
     }
     output::line(format!("refused    {why}, even with every expert elsewhere"))
-}
-
-/// Tells how predictions compare with what was measured.
-pub(super) fn compared(table: &Table, found: &Comparison, was_measured: bool, json: bool) -> Result<()> {
-    let (median, within) = (found.median_error(), found.share_within());
-    let basis = if was_measured { "measured" } else { "estimated from the bytes that a token reads" };
-    let note = format!(
-        "{} cells; experts' part of computing {basis}; {:.3} ms a call beyond round trip, bytes and computing",
-        found.count(),
-        found.overhead * 1e3
-    );
-    let figure = |name: &str, value: Option<f64>, aim: f64, better: &str| {
-        let met = value.map(|value| if better == "lower" { value <= aim } else { value >= aim });
-        json!({
-            "name": name, "value": value, "unit": "share", "aim": aim, "better": better, "met": met, "note": note,
-        })
-    };
-    let measured = [
-        figure("median error of predictions", median, MEDIAN_AIM, "lower"),
-        figure("cells within 15 % of their prediction", within, WITHIN_AIM, "higher"),
-    ];
-    if json {
-        return output::object(&json!({
-            "machine": table.machine, "measured": measured, "cells": found.cells, "other_cells": found.others,
-        }));
-    }
-    let mut lines = vec![format!(
-        "{:>6} {:>9} {:>7} {:>7} {:>5} {:>12} {:>12} {:>7}  limited by",
-        "layers", "trip, ms", "texts", "workers", "waves", "measured/s", "predicted/s", "error"
-    )];
-    for cell in &found.cells {
-        lines.push(format!(
-            "{:>6} {:>9} {:>7} {:>7} {:>5} {:>12} {:>12} {:>6.1}%  {}{}",
-            cell.remote_layers,
-            cell.round_trip_ms,
-            cell.streams,
-            cell.workers,
-            cell.waves,
-            rate(cell.measured),
-            rate(cell.predicted),
-            cell.error * 100.0,
-            cell.bound,
-            if cell.calibrates { " (the overhead of a call is learnt from it)" } else { "" }
-        ));
-    }
-    for (other, count) in &found.others {
-        lines.push(format!("left out: {count} cells of {}", output::name(other)));
-    }
-    let percent =
-        |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0));
-    lines.push(format!(
-        "median error {} (aim {:.0} %), {} of the cells within {:.0} % (aim {:.0} %)",
-        percent(median),
-        MEDIAN_AIM * 100.0,
-        percent(within),
-        WITHIN * 100.0,
-        WITHIN_AIM * 100.0
-    ));
-    lines.push(note);
-    output::line(lines.join("\n"))
 }
 
 fn verdict_word(verdict: &str) -> &str {
@@ -374,68 +317,6 @@ fn command(told: &Told<'_>) -> Option<String> {
         "kvasir serve --hub HUB --ticket TICKET --key KEY --workers {} {what}{placement}{copies}",
         told.described.workers.len()
     ))
-}
-
-fn planned_object(told: &Told<'_>, planned: &Planned) -> Value {
-    let layers: BTreeSet<u16> = planned.experts.iter().map(|expert| expert.0).collect();
-    let held = planned.held.iter().enumerate().map(|(worker, held)| {
-        json!({
-            "worker": worker + 1, "name": told.described.names.get(worker), "experts": held.experts.len(),
-            "holds": places(told.footprint, &held.experts), "bytes": held.bytes, "to_send": held.to_send,
-            "seconds": held.seconds,
-        })
-    });
-    let local = &told.found.here;
-    json!({
-        "kind": match planned.kind {
-            Kind::Here => "local",
-            Kind::Layers => "layers",
-            Kind::Dealt => "experts",
-            Kind::Tail => "tail",
-        },
-        "remote_layers": layers, "remote_experts": planned.experts.len(), "copies_of_hot_experts": planned.copies_hot,
-        "workers": held.collect::<Vec<_>>(), "memory": memory_object(told.footprint, &planned.needs, told.memory),
-        "predictions": [prediction_object(&local.one, &planned.one), prediction_object(&local.many, &planned.many)],
-        "verdict": match planned.verdict {
-            Verdict::Fine => "fine",
-            Verdict::Slower => "slower",
-            Verdict::Loses { .. } => "loses",
-            Verdict::NoMemory { .. } => "no memory",
-            Verdict::WorkerFull { .. } => "worker full",
-        },
-    })
-}
-
-fn prediction_object(local: &Prediction, found: &Prediction) -> Value {
-    json!({
-        "streams": found.streams, "waves": found.waves, "tokens_per_second": found.tokens_per_second,
-        "local_tokens_per_second": local.tokens_per_second,
-        "share_of_local": found.tokens_per_second / local.tokens_per_second,
-        "ideal_tokens_per_second": found.ideal_tokens_per_second,
-        "share_of_ideal": found.tokens_per_second / found.ideal_tokens_per_second,
-        "waiting_share": found.waiting_share, "rows_per_round_trip": found.rows_per_call,
-        "round_trips_per_token": found.round_trips_per_token, "bytes_per_token": found.bytes_per_token,
-        "limited_by": found.bound.words(),
-    })
-}
-
-fn memory_object(footprint: &Footprint, needs: &Needs, there: u64) -> Value {
-    json!({
-        "needed": needs.total(), "there": there, "dense": needs.dense, "experts": needs.experts, "texts": needs.texts,
-        "passes": needs.passes, "text_bytes": footprint.text.fixed, "token_bytes": footprint.text.token,
-    })
-}
-
-fn workers_object(told: &Told<'_>) -> Vec<Value> {
-    let described = told.described;
-    let object = |(at, worker): (usize, &Worker)| {
-        json!({
-            "worker": at + 1, "name": described.names.get(at), "round_trip_ms": worker.round_trip * 1e3,
-            "bytes_per_second": worker.up, "overhead_ms": worker.overhead * 1e3, "speed": worker.speed,
-            "memory": described.memory.get(at).copied().flatten(), "same_machine": worker.is_here,
-        })
-    };
-    described.workers.iter().enumerate().map(object).collect()
 }
 
 /// A rate with as many digits as it deserves.
