@@ -253,6 +253,21 @@ fn who_is_to_blame_ends_alone() {
 }
 
 #[test]
+fn who_is_alone_is_asked_for_once_more_too() {
+    let (model, backbone) = tiny();
+    let text = tokens(3, 2);
+    let mut experts = ReferenceExperts::fast(&model);
+    let mut pass = backbone.begin(vec![member(backbone.start(), &text)]);
+    assert!(matches!(backbone.advance(&mut pass, &mut experts), Step::Waiting));
+    let call = pass.calls().next().unwrap();
+    experts.cancel(call);
+    let lost = Err(ExpertsError::Backend("lost".into()));
+    assert!(!backbone.receive(&mut pass, call, lost, &mut experts), "its call is out again");
+    let outcomes = run(&backbone, vec![pass], &mut experts).remove(0);
+    assert_eq!(bits(&outcomes[0]), alone(&backbone, &model, &text));
+}
+
+#[test]
 fn experts_that_answer_nobody_end_everybody() {
     let (model, backbone) = tiny();
     let mut experts = Spoiling::new(&model, How::FailAll);

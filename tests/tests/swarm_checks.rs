@@ -21,6 +21,7 @@ fn a_worker_that_lies_from_its_first_call_is_named_and_unpaid() {
         let liar = scene.worker_with_fault(30, Fault::FlipBit { result: 1 });
         let mut options = scene.swarm_options(1, placement, &all_layers(&host.model));
         options.verify = Verify::USUAL;
+        options.deadlines = NO_HURRY;
         let swarm = join(&host, options);
         assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local, "{placement:?}");
         wait_for_note(&scene.address, "wrong_result", "computed again");
@@ -46,6 +47,7 @@ fn a_lie_after_the_first_calls_is_found_where_it_is_checked_and_only_there() {
         let _liar = scene.worker_with_fault(30, Fault::FlipBit { result: 5 });
         let mut options = scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model));
         options.verify = Verify { first, one_in: 0 };
+        options.deadlines = NO_HURRY;
         let swarm = join(&host, options);
         let said = host.say(&mut swarm.experts(host.local()), TOKENS);
         assert_eq!(said == local, found, "with {first} checks");
@@ -66,6 +68,7 @@ fn honest_workers_pass_every_check_in_both_placements() {
         let mut options = scene.swarm_options(2, placement, &all_layers(&host.model));
         options.remote_experts = experts;
         options.verify = Verify::ALL;
+        options.deadlines = NO_HURRY;
         let swarm = join(&host, options);
         assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local, "{placement:?}");
         let statistics = swarm.finish();
@@ -100,6 +103,7 @@ fn two_workers_that_agree_need_nobody_else() {
         let _workers = [scene.worker(30), scene.worker(31)];
         let mut options = scene.swarm_options(2, placement, &all_layers(&host.model));
         options.verify = Verify::ALL;
+        options.deadlines = NO_HURRY;
         options.copies = 1;
         let swarm = join(&host, options);
         assert_eq!(host.say(&mut swarm.experts(Box::new(NotHere)), TOKENS), local, "{placement:?}");
@@ -119,6 +123,7 @@ fn where_two_workers_differ_this_machine_says_who_lies() {
         let _workers = [scene.worker_with_fault(30, Fault::FlipBit { result }), scene.worker(31)];
         let mut options = scene.swarm_options(2, Placement::WholeLayers, &all_layers(&host.model));
         options.verify = Verify::ALL;
+        options.deadlines = NO_HURRY;
         options.copies = 1;
         let swarm = join(&host, options);
         assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local, "result {result}");
@@ -140,6 +145,7 @@ fn a_worker_in_quarantine_is_declined_and_another_takes_its_place() {
     let _liar = scene.worker_with_fault(30, Fault::FlipBit { result: 1 });
     let mut options = scene.swarm_options(1, Placement::WholeLayers, &layers);
     options.verify = Verify { first: 1, one_in: 0 };
+    options.deadlines = NO_HURRY;
     let swarm = join(&host, options);
     let mut experts = swarm.experts(host.local());
     assert_eq!(host.say(&mut experts, TOKENS), local);

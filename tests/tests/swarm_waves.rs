@@ -95,6 +95,7 @@ fn waves_over_workers_say_what_each_text_says_alone() {
         let _workers: Vec<_> = (0..workers).map(|seed| scene.worker(30 + seed as u8)).collect();
         let mut options = scene.swarm_options(workers, placement, &layers);
         options.remote_experts = experts;
+        options.deadlines = NO_HURRY;
         let swarm = join(&host, options);
         assert_eq!(together(&host, swarm.experts(host.local())), expected, "{placement:?}");
         let statistics = swarm.finish();

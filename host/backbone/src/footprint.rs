@@ -49,7 +49,7 @@ mod tests {
 
     /// Qwen3.5-122B-A10B.
     fn large() -> Config {
-        let kind = |layer| if layer % 4 == 3 { LayerKind::Attention } else { LayerKind::DeltaNet };
+        let kind = |layer: u32| if layer % 4 == 3 { LayerKind::Attention } else { LayerKind::DeltaNet };
         Config {
             architecture: "qwen35moe".to_owned(),
             layers: 48,

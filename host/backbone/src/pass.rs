@@ -82,6 +82,8 @@ struct Held {
 struct Asked {
     call: CallId,
     rows: Range<usize>,
+    /// For one member alone, after a call for all came to nothing.
+    again: bool,
 }
 
 impl Backbone {
@@ -137,8 +139,8 @@ impl Backbone {
         })
     }
 
-    /// Takes in what a poll found about a call of `pass`, and says whether the pass can go on. A call of several members
-    /// that failed is asked again for each of them alone, so that only those end that are to blame.
+    /// Takes in what a poll found about a call of `pass`, and says whether the pass can go on. A call that failed is asked
+    /// again, once, for each member alone, so that only those end that are to blame, and those who are alone have no less.
     pub fn receive(
         &self,
         pass: &mut Pass,
@@ -149,12 +151,12 @@ impl Backbone {
         let Some(at) = pass.asked.iter().position(|asked| asked.call == call) else {
             return pass.is_ready();
         };
-        let rows = pass.asked.swap_remove(at).rows;
+        let Asked { rows, again, .. } = pass.asked.swap_remove(at);
         let expected = rows.len() * self.width();
         match answer {
             Ok(sums) if sums.len() != expected => {
                 let error = ExpertsError::WrongLength { call, expected, received: sums.len() };
-                self.ask_apart(pass, &rows, error, experts);
+                self.ask_apart(pass, (&rows, again), error, experts);
             }
             Ok(sums) if rows.len() == pass.count => {
                 pass.sums = sums;
@@ -164,7 +166,7 @@ impl Backbone {
                 pass.sums[rows.start * self.width()..][..expected].copy_from_slice(&sums);
                 pass.answered = true;
             }
-            Err(error) => self.ask_apart(pass, &rows, error, experts),
+            Err(error) => self.ask_apart(pass, (&rows, again), error, experts),
         }
         pass.is_ready()
     }
@@ -202,8 +204,8 @@ impl Backbone {
         layer.meanwhile(scratch, &mut pass.carried.shared, &mut watch, instructions);
         pass.note(scratch, Place::Experts(layer.index()));
         match submitted {
-            Ok(call) => pass.asked.push(Asked { call, rows }),
-            Err(error) => self.ask_apart(pass, &rows, error, experts),
+            Ok(call) => pass.asked.push(Asked { call, rows, again: false }),
+            Err(error) => self.ask_apart(pass, (&rows, false), error, experts),
         }
         if pass.is_ready() {
             // Nobody could be asked for.
@@ -213,19 +215,21 @@ impl Backbone {
         Step::Waiting
     }
 
-    /// Asks for each member alone where a call for `rows` came to nothing; where those are one member's, it is over.
+    /// Asks for each member alone where a call for `rows` came to nothing; where that was asked `again`, its member is over.
     fn ask_apart(
         &self,
         pass: &mut Pass,
-        rows: &Range<usize>,
+        (rows, again): (&Range<usize>, bool),
         error: ExpertsError,
         experts: &mut dyn Experts,
     ) {
         let layer = &self.layers[pass.layer];
         let failed = |source| BackboneError::Experts { layer: layer.index(), source };
-        if let Some(alone) = pass.members.iter_mut().find(|held| held.rows == *rows) {
-            alone.leave(failed(error));
-            pass.gaps = true;
+        if again {
+            if let Some(alone) = pass.members.iter_mut().find(|held| held.rows == *rows) {
+                alone.leave(failed(error));
+                pass.gaps = true;
+            }
             return;
         }
         let call = self.within(|| {
@@ -240,7 +244,7 @@ impl Backbone {
         pass.sums.resize(pass.count * self.width(), 0.0);
         for held in pass.members.iter_mut().filter(|held| held.over.is_none()) {
             match experts.submit(rows_of(&call, &held.rows)) {
-                Ok(call) => pass.asked.push(Asked { call, rows: held.rows.clone() }),
+                Ok(call) => pass.asked.push(Asked { call, rows: held.rows.clone(), again: true }),
                 Err(error) => {
                     held.leave(failed(error));
                     pass.gaps = true;

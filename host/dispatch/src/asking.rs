@@ -44,23 +44,24 @@ impl Asker<'_> {
         false
     }
 
-    /// Asks another worker for a part that nobody is going to answer, or gives it to this machine.
+    /// Asks another worker for a part that nobody answers in time. Where there is none, those who are late are not waited for
+    /// any more either, and this machine computes the part.
     pub(crate) fn ask_another(&self, open: &mut Open, id: CallId, index: usize) {
         if self.ask_next(open, id, index) {
             self.shared.count(|statistics| statistics.hedges += 1);
-        } else {
-            self.take_home(open, index);
+            return;
         }
-    }
-
-    fn take_home(&self, open: &mut Open, index: usize) {
+        let Some(PartState::Waiting(waiting)) = open.parts.get_mut(index) else { return };
+        // Somebody who was asked later may be in time.
+        if waiting.is_answered_in_time() || !waiting.give_up() {
+            return;
+        }
         if open.take_home(index) {
             self.shared.count(|statistics| statistics.failovers += 1);
         }
     }
 
-    /// Where a deadline has passed: whoever missed it is left alone for a while, and another is asked beside it. Where there
-    /// is none, nobody is waited for any more, and this machine computes the part.
+    /// Where a deadline has passed: whoever missed it is left alone for a while, and another is asked beside it.
     pub(crate) fn look_for_overdue(&self, open: &mut Open, id: CallId, index: usize, now: Instant) {
         let Some(PartState::Waiting(waiting)) = open.parts.get_mut(index) else { return };
         let mut missed = false;
@@ -83,20 +84,8 @@ impl Asker<'_> {
                 }
             });
         }
-        if !missed {
-            return;
-        }
-        if self.ask_next(open, id, index) {
-            self.shared.count(|statistics| statistics.hedges += 1);
-            return;
-        }
-        let Some(PartState::Waiting(waiting)) = open.parts.get_mut(index) else { return };
-        // Somebody who was asked later may be in time.
-        if waiting.asked.iter().any(|asked| !asked.missed) {
-            return;
-        }
-        if waiting.give_up() {
-            self.take_home(open, index);
+        if missed {
+            self.ask_another(open, id, index);
         }
     }
 }

@@ -80,6 +80,11 @@ impl Waiting {
         Self { part, asked: Vec::new(), sessions: Vec::new(), held: None }
     }
 
+    /// Whether anybody is asked who is not late: nobody waits for one that is.
+    pub(crate) fn is_answered_in_time(&self) -> bool {
+        self.asked.iter().any(|asked| !asked.missed)
+    }
+
     /// Nobody waits for anybody's answer any more, except for one that is there already. True if there is none.
     pub(crate) fn give_up(&mut self) -> bool {
         self.asked.retain(|asked| !asked.session.give_up(asked.wire_call, asked.missed));

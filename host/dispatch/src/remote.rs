@@ -246,7 +246,8 @@ impl RemoteExperts {
                         Failure::Refused => statistics.answers_refused += 1,
                     });
                 }
-                if waiting.asked.is_empty() {
+                // Those who are late may never answer: they are no reason to wait.
+                if !waiting.is_answered_in_time() {
                     let asker = Asker { shared: &self.shared, arrive: &self.arrive };
                     asker.ask_another(open, arrival.call, arrival.part);
                 }
@@ -260,7 +261,7 @@ impl RemoteExperts {
         let Some(PartState::Waiting(waiting)) = open.parts.get_mut(index) else { return };
         let Some(first) = waiting.held.take() else {
             waiting.held = Some(held);
-            if waiting.asked.is_empty() {
+            if !waiting.is_answered_in_time() {
                 let asker = Asker { shared: &self.shared, arrive: &self.arrive };
                 asker.ask_another(open, id, index);
             }

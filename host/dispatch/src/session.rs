@@ -390,6 +390,13 @@ impl Session {
             let why = state.wrong.as_ref().map_or(why, |wrong| wrong.why.clone());
             state.numbers.ended = Some(why.clone());
             state.ended = Some(why);
+            // Sessions are remembered for as long as the swarm is there, and workers may come and go for months: what they held
+            // is kept in numbers.
+            state.numbers.experts = state.held.len();
+            state.numbers.holds = by_layer(state.held.iter().copied());
+            state.held = HashSet::new();
+            state.assigned = HashSet::new();
+            state.not_held = HashMap::new();
         }
     }
 
@@ -403,13 +410,11 @@ impl Session {
             let held: Vec<ExpertAddress> = state.held.iter().copied().collect();
             (numbers, state.latency.latest_micros().to_vec(), held)
         };
-        let mut layers: BTreeMap<u16, u32> = BTreeMap::new();
-        for &(layer, _) in &held {
-            *layers.entry(layer).or_default() += 1;
+        if numbers.ended.is_none() {
+            numbers.experts = held.len();
+            numbers.holds = by_layer(held.iter().copied());
+            numbers.held_bytes = held.into_iter().map(bytes).fold(0, u64::saturating_add);
         }
-        numbers.experts = held.len();
-        numbers.holds = layers.into_iter().collect();
-        numbers.held_bytes = held.into_iter().map(bytes).fold(0, u64::saturating_add);
         numbers.latency = Percentiles::of(micros.clone());
         (numbers, micros)
     }
@@ -436,6 +441,15 @@ impl State {
             WorkerState::Serving
         }
     }
+}
+
+/// How many of the experts are in each layer, by layer, ascending.
+fn by_layer(experts: impl Iterator<Item = ExpertAddress>) -> Vec<(u16, u32)> {
+    let mut layers: BTreeMap<u16, u32> = BTreeMap::new();
+    for (layer, _) in experts {
+        *layers.entry(layer).or_default() += 1;
+    }
+    layers.into_iter().collect()
 }
 
 /// The rows to send: all of the call's, or a copy of some.

@@ -120,11 +120,11 @@ pub struct WorkerStatistics {
     pub connected: bool,
     /// Where it stands now.
     pub state: WorkerState,
-    /// Experts it holds for this backbone.
+    /// Experts it holds for this backbone; of a session that is over, those that it held.
     pub experts: usize,
     /// The same by layer, ascending: the layer, and how many of its experts.
     pub holds: Vec<(u16, u32)>,
-    /// Bytes of the weights that it holds.
+    /// Bytes of the weights that it holds; none once the session is over.
     pub held_bytes: u64,
     /// Calls sent to it.
     pub calls: u64,

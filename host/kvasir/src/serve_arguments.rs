@@ -22,7 +22,7 @@ pub struct ServeArguments {
     /// Name by which clients ask for the model, repeatable; answers say the first [default: the model's own].
     #[arg(long = "name", env = "KVASIR_MODEL_NAMES", value_name = "NAME", value_delimiter = ',')]
     pub names: Vec<String>,
-    /// Origin whose pages may use the service (CORS), such as https://chat.example, repeatable; `*` for all [default: none].
+    /// Origin whose pages may use the service (CORS), such as `https://chat.example`, repeatable; `*` for all [default: none].
     #[arg(long = "cors-origin", env = "KVASIR_CORS_ORIGINS", value_name = "ORIGIN", value_delimiter = ',')]
     pub cors_origins: Vec<String>,
     /// Texts written at once at most [default: 256].

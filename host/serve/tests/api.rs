@@ -469,7 +469,7 @@ async fn what_is_not_whole_when_the_service_ends_is_told_so() {
 
 #[tokio::test]
 async fn silent_connections_are_closed() {
-    let limits = Limits { request_time: Duration::from_millis(300), ..Limits::default() };
+    let limits = Limits { request_time: Duration::from_secs(1), ..Limits::default() };
     let scene = Scene::within(&WORDS, Ending::Stop, limits).await;
     let json = [("Content-Type", "application/json")];
     let mut stream = scene.open("POST", "/v1/completions", &json, "Content-Length: 9\r\n").await;
