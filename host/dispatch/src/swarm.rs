@@ -317,9 +317,10 @@ impl Shared {
         change(&mut self.statistics.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Reserves a slot for a pairing: the one whose worker comes back, else a free one, and among those one whose experts
-    /// nobody else is likely to hold still. Gives the slot and the experts dealt to it. A worker that comes with the plugin that it had was cut off, and its old session ends now; one
-    /// that comes with another plugin changes over: its old session is asked until the new one holds its experts.
+    /// Reserves a slot for a pairing: the one whose worker comes back, else a free one that nobody comes back to, if there is
+    /// one. Gives the slot and the experts dealt to it. A worker that comes with the plugin that it had was cut off, and its
+    /// old session ends now; one that comes with another plugin changes over: its old session is asked until the new one holds
+    /// its experts.
     pub(crate) fn reserve(
         &self,
         session: [u8; 32],
@@ -332,7 +333,6 @@ impl Shared {
         }
         let number = slot_for(worker, table.slots.iter().map(Slot::place))?;
         let slot = &mut table.slots[number];
-        slot.last = Some(*worker);
         let changes_over = matches!(
             &slot.seat, Some(Seat::Taken(old)) if old.plugin != plugin && !old.has_ended()
         );
@@ -368,6 +368,7 @@ impl Shared {
         let reserved = |place: &&mut Option<Seat>| matches!(place, Some(Seat::Reserved(reserved)) if *reserved == session.id.0);
         let Some(place) = [&mut slot.seat, &mut slot.next].into_iter().find(reserved) else { return false };
         *place = Some(Seat::Taken(Arc::clone(session)));
+        slot.last = Some(session.worker);
         slot.change_over();
         table.sessions.push(Arc::clone(session));
         true
