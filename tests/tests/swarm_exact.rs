@@ -48,6 +48,28 @@ fn a_layer_shared_between_this_machine_and_a_worker_gives_the_same_bits() {
 }
 
 #[test]
+fn experts_chosen_one_by_one_leave_and_no_others_and_give_the_same_bits() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    let _workers = [scene.worker(30), scene.worker(31)];
+    let mut options = scene.swarm_options(2, Placement::WholeLayers, &[]);
+    options.chosen = Some([(0, 1), (0, 5), (1, 0), (3, 7)].into());
+    // Of one of them the other worker holds a copy.
+    options.copies = 1;
+    options.copied = Some([(0, 5)].into());
+    let swarm = join(&host, options);
+    assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
+    let statistics = swarm.finish();
+    assert_eq!(statistics.failovers, 0, "{statistics:#?}");
+    assert!(statistics.local_calls >= TOKENS as u64, "nothing of layer 2 leaves: {statistics:#?}");
+    let mut held: Vec<usize> = statistics.workers.iter().map(|worker| worker.experts).collect();
+    held.sort_unstable();
+    // What is chosen of a layer is with one worker.
+    assert_eq!(held, [2, 3], "{statistics:#?}");
+}
+
+#[test]
 fn a_prompt_cut_into_many_messages_gives_the_same_bits() {
     let host = Host::new(tiny());
     let layers = all_layers(&host.model);

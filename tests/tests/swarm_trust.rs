@@ -365,6 +365,11 @@ fn what_cannot_work_is_said_at_once() {
     let mut none = scene.swarm_options(1, Placement::WholeLayers, &[0]);
     none.remote_experts = Some(0..u16::MAX);
     assert!(matches!(join(none), SwarmError::Options(_)));
+    for missing in [(layers, 0), (0, host.model.config().experts as u16)] {
+        let mut chosen = scene.swarm_options(1, Placement::WholeLayers, &[]);
+        chosen.chosen = Some([missing].into());
+        assert!(matches!(join(chosen), SwarmError::Options(_)));
+    }
     let mut nowhere = scene.swarm_options(1, Placement::WholeLayers, &[0]);
     nowhere.hub = "ws://127.0.0.1:1".to_owned();
     assert!(matches!(join(nowhere), SwarmError::Unreachable { .. }));

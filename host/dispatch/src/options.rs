@@ -1,5 +1,6 @@
 //! What a swarm is told by whoever starts it, and what can go wrong with it.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use thiserror::Error;
 use crate::check::Verify;
 use crate::ejection::Pauses;
 use crate::latency::Deadlines;
-use crate::placement::Placement;
+use crate::placement::{ExpertAddress, Placement};
 
 /// Default of [`SwarmOptions::result_bytes`]: far below the protocol's 64 MiB, so that a long prefill is not one message;
 /// far above a decoded token's rows, which always go in one.
@@ -44,6 +45,8 @@ pub struct SwarmOptions {
     pub remote_layers: Vec<LayerIndex>,
     /// Experts given away in each of those layers; `None`: all of them.
     pub remote_experts: Option<Range<u16>>,
+    /// The experts given away one by one, in place of `remote_layers` and `remote_experts`.
+    pub chosen: Option<BTreeSet<ExpertAddress>>,
     /// How many workers the experts are dealt over. Further ones are declined until one leaves.
     pub workers: NonZeroUsize,
     /// Bounds of a call's deadline.
@@ -53,6 +56,8 @@ pub struct SwarmOptions {
     /// Further workers that hold each expert, beside the first: they are asked where that one fails or is late. Fewer than
     /// `workers`.
     pub copies: usize,
+    /// Those that `copies` is meant for, such as the ones that rows go to most often; `None`: all.
+    pub copied: Option<BTreeSet<ExpertAddress>>,
     /// Which answers are computed again here before they are used. Only right where this machine computes exactly.
     pub verify: Verify,
     /// Most bytes of result that one message asks for; larger calls are cut into several, which overlap on the way.
@@ -88,10 +93,12 @@ impl SwarmOptions {
             placement: Placement::default(),
             remote_layers: Vec::new(),
             remote_experts: None,
+            chosen: None,
             workers: NonZeroUsize::MIN,
             deadlines: Deadlines::default(),
             pauses: Pauses::default(),
             copies: 0,
+            copied: None,
             verify: Verify::default(),
             result_bytes: DEFAULT_RESULT_BYTES,
             grant: GrantTerms::default(),
@@ -99,6 +106,38 @@ impl SwarmOptions {
             finish_timeout: Duration::from_secs(15),
             keep: KeepOptions::default(),
         }
+    }
+}
+
+impl SwarmOptions {
+    /// The experts given away of a model with so many layers of so many experts, ascending.
+    pub(crate) fn given_away(&self, layers: usize, experts: usize) -> Result<Vec<ExpertAddress>, SwarmError> {
+        let wrong = |what: String| Err(SwarmError::Options(what));
+        if let Some(chosen) = &self.chosen {
+            let is_missing = |(layer, expert): &&ExpertAddress| {
+                usize::from(*layer) >= layers || usize::from(*expert) >= experts
+            };
+            return match chosen.iter().find(is_missing) {
+                Some((layer, expert)) => wrong(format!(
+                    "expert {expert} of layer {layer} is to be remote, the model's layers are 0 to {}, their experts 0 to {}",
+                    layers - 1,
+                    experts - 1
+                )),
+                None => Ok(chosen.iter().copied().collect()),
+            };
+        }
+        let numbers: BTreeSet<u16> = self.remote_layers.iter().map(|layer| layer.0).collect();
+        if let Some(layer) = numbers.iter().find(|layer| usize::from(**layer) >= layers) {
+            return wrong(format!(
+                "layer {layer} is to be remote, the model's layers are 0 to {}",
+                layers - 1
+            ));
+        }
+        let range = self.remote_experts.clone().unwrap_or(0..experts as u16);
+        if usize::from(range.end) > experts || range.is_empty() {
+            return wrong(format!("experts {range:?} are to be remote, a layer's experts are 0..{experts}"));
+        }
+        Ok(numbers.iter().flat_map(|&layer| range.clone().map(move |expert| (layer, expert))).collect())
     }
 }
 

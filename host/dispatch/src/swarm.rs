@@ -16,6 +16,7 @@ use crate::latency::{Deadlines, Percentiles};
 use crate::options::{SwarmError, SwarmOptions};
 use crate::placement::{ExpertAddress, deal, with_copies};
 use crate::remote::RemoteExperts;
+use crate::seating::{SeatPlace, slot_for};
 use crate::session::Session;
 use crate::split::Part;
 use crate::statistics::Statistics;
@@ -74,6 +75,8 @@ struct Slot {
     seat: Option<Seat>,
     /// A session of the same worker with another plugin, which takes the seat once it holds what it was assigned.
     next: Option<Seat>,
+    /// Who sat here last: it holds these experts still, if it is there still.
+    last: Option<PublicKey>,
 }
 
 /// A slot's holder: a pairing under way, or a session.
@@ -207,34 +210,28 @@ impl Shared {
         let config = model.config();
         let layers = config.layers as usize;
         let (hidden, experts) = (config.hidden as usize, config.experts as usize);
+        let given = options.given_away(layers, experts)?;
         let mut remote = vec![false; layers];
-        for layer in &options.remote_layers {
-            let Some(flag) = remote.get_mut(usize::from(layer.0)) else {
-                let what =
-                    format!("layer {layer} is to be remote, the model's layers are 0 to {}", layers - 1);
-                return Err(SwarmError::Options(what));
-            };
-            *flag = true;
-        }
-        let range = options.remote_experts.clone().unwrap_or(0..experts as u16);
-        if usize::from(range.end) > experts || range.is_empty() {
-            let what = format!("experts {range:?} are to be remote, a layer's experts are 0..{experts}");
-            return Err(SwarmError::Options(what));
-        }
+        given.iter().for_each(|(layer, _)| remote[usize::from(*layer)] = true);
         if options.plugins.is_empty() {
             return Err(SwarmError::Options("no plugin is allowed, so no worker could compute".to_owned()));
         }
-        let numbers: Vec<u16> = (0..layers as u16).filter(|layer| remote[usize::from(*layer)]).collect();
-        let shares = deal(options.placement, &numbers, range, options.workers.get());
+        let shares = deal(options.placement, &given, options.workers.get());
         let slots = shares.len();
         let copies = options.copies.min(slots.saturating_sub(1));
-        let owners_of = |slot: usize| (0..=copies).map(|next| (slot + next) % slots).collect::<Vec<_>>();
+        let is_copied =
+            |address: ExpertAddress| options.copied.as_ref().is_none_or(|copied| copied.contains(&address));
+        let owners_of = |slot: usize, address: ExpertAddress| {
+            let copies = if is_copied(address) { copies } else { 0 };
+            (0..=copies).map(|next| (slot + next) % slots).collect::<Vec<_>>()
+        };
         let owners = shares
             .iter()
             .enumerate()
-            .flat_map(|(slot, share)| share.iter().map(move |&address| (address, owners_of(slot))))
+            .flat_map(|(slot, share)| share.iter().map(move |&address| (slot, address)))
+            .map(|(slot, address)| (address, owners_of(slot, address)))
             .collect();
-        let shares = with_copies(&shares, copies);
+        let shares = with_copies(&shares, copies, is_copied);
         // Once, and before anything waits for it: it reads every weight of the model.
         let model_digest = model.digests()?.model.0;
         let formats = formats(&model, shares.iter().flatten())?;
@@ -320,9 +317,10 @@ impl Shared {
         change(&mut self.statistics.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Reserves a slot for a pairing: the one whose worker comes back, else the lowest free one. Gives the slot and the
-    /// experts dealt to it. A worker that comes with the plugin that it had was cut off, and its old session ends now; one
-    /// that comes with another plugin changes over: its old session is asked until the new one holds its experts.
+    /// Reserves a slot for a pairing: the one whose worker comes back, else a free one that nobody comes back to, if there is
+    /// one. Gives the slot and the experts dealt to it. A worker that comes with the plugin that it had was cut off, and its
+    /// old session ends now; one that comes with another plugin changes over: its old session is asked until the new one holds
+    /// its experts.
     pub(crate) fn reserve(
         &self,
         session: [u8; 32],
@@ -333,9 +331,7 @@ impl Shared {
         if table.closing {
             return None;
         }
-        let of_worker = |slot: &Slot| matches!(&slot.seat, Some(Seat::Taken(old)) if old.worker == *worker);
-        let free = |slot: &Slot| slot.seat.is_none();
-        let number = table.slots.iter().position(of_worker).or_else(|| table.slots.iter().position(free))?;
+        let number = slot_for(worker, table.slots.iter().map(Slot::place))?;
         let slot = &mut table.slots[number];
         let changes_over = matches!(
             &slot.seat, Some(Seat::Taken(old)) if old.plugin != plugin && !old.has_ended()
@@ -372,6 +368,7 @@ impl Shared {
         let reserved = |place: &&mut Option<Seat>| matches!(place, Some(Seat::Reserved(reserved)) if *reserved == session.id.0);
         let Some(place) = [&mut slot.seat, &mut slot.next].into_iter().find(reserved) else { return false };
         *place = Some(Seat::Taken(Arc::clone(session)));
+        slot.last = Some(session.worker);
         slot.change_over();
         table.sessions.push(Arc::clone(session));
         true
@@ -458,6 +455,18 @@ fn formats<'a>(
 }
 
 impl Slot {
+    /// What it is to those who join.
+    fn place(&self) -> SeatPlace<'_> {
+        SeatPlace {
+            is_free: self.seat.is_none(),
+            worker: match &self.seat {
+                Some(Seat::Taken(session)) => Some(&session.worker),
+                _ => None,
+            },
+            last: self.last.as_ref(),
+        }
+    }
+
     /// Whom to ask now: who sits here, or, while that one finishes, the next one with what it holds by then.
     fn usable(&self) -> Option<Arc<Session>> {
         [&self.seat, &self.next].into_iter().find_map(|place| match place {

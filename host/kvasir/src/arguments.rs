@@ -9,6 +9,7 @@ use kvasir_operate as operate;
 
 use crate::audit_arguments::AuditArguments;
 use crate::bench_arguments::BenchCommand;
+use crate::plan_arguments::PlanArguments;
 use crate::plugin_arguments::PluginCommand;
 use crate::serve_arguments::ServeArguments;
 
@@ -72,6 +73,18 @@ Then: curl http://127.0.0.1:8080/v1/completions -H 'content-type: application/js
 
 SIGTERM: nothing new is taken, and what is being written is written to its end, for 30 s at most.")]
     Serve(ServeArguments),
+    /// Predict how fast texts would be written with some experts elsewhere, and say what to place where, and why. Refuses what
+    /// memory cannot hold, and what loses against this machine alone.
+    #[command(after_help = "\
+Examples:
+  kvasir plan --measure --round-trip 13ms --bandwidth 100mbit --workers 2
+  kvasir plan --measure --round-trip 13ms --remote-layers 1 --streams 32
+  kvasir plan --measure --json > measured.json
+  curl -s http://127.0.0.1:8080/v1/swarm | kvasir plan --measured measured.json --swarm - --for capacity --write experts.list
+  kvasir plan --measured measured.json --check fabric.json
+
+Exit code: 0 the plan may be, or everything stays here; 1 the placement is refused. --check judges nothing: 0.")]
+    Plan(PlanArguments),
     /// Lend this machine: hold experts and compute them for a backbone, over one outbound connection.
     #[command(after_help = "\
 Example:
@@ -226,6 +239,9 @@ pub struct SwarmArguments {
     /// Layers whose experts are remote: `all`, or numbers and ranges such as `0,2-3`.
     #[arg(long, default_value = "all", requires = "hub")]
     pub remote_layers: String,
+    /// Experts that are remote, in a file as `kvasir plan --write` makes it, in place of --remote-layers.
+    #[arg(long, value_name = "FILE", requires = "hub", conflicts_with = "remote_layers")]
+    pub experts: Option<PathBuf>,
     /// How experts are dealt over workers.
     #[arg(long, default_value = "layers", requires = "hub")]
     pub placement: PlacementArgument,
@@ -514,6 +530,7 @@ impl SwarmArguments {
                 key: key.clone(),
                 workers: self.workers,
                 layers: self.remote_layers.parse()?,
+                experts: self.experts.clone(),
                 placement: self.placement.into(),
                 copies: self.copies,
                 deadline: self.deadline,

@@ -7,6 +7,7 @@
 mod arguments;
 mod audit_arguments;
 mod bench_arguments;
+mod plan_arguments;
 mod plugin_arguments;
 mod serve_arguments;
 
@@ -60,6 +61,9 @@ fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
         Command::Setup(options) => operate::setup::command(&settings, &options.into(), line.json)?,
         Command::Run(options) => operate::run::command(&settings, &options.try_into()?, line.json)?,
         Command::Serve(options) => operate::serve::command(&settings, &options.try_into()?, line.json)?,
+        Command::Plan(options) => {
+            return operate::plan::command(&settings, &options.try_into()?, line.json);
+        }
         Command::Worker(options) => operate::serve_worker::command(&settings, &options.into(), line.json)?,
         Command::Doctor(options) => return operate::doctor::command(&settings, &options.into(), line.json),
         Command::Demo(options) => return operate::demo::command(&options.try_into()?, line.json),

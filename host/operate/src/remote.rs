@@ -18,6 +18,7 @@ use kvasir_wire::ticket::Ticket;
 use serde::Serialize;
 
 use crate::choices::{AcceptChoice, VerifyChoice};
+use crate::expert_list::ExpertList;
 use crate::files;
 use crate::key_file;
 use crate::local::Local;
@@ -46,6 +47,8 @@ pub struct RemoteOptions {
     pub workers: usize,
     /// Layers whose experts are remote.
     pub layers: LayerSelection,
+    /// Experts that are remote, in place of all those of `layers`: a file.
+    pub experts: Option<PathBuf>,
     /// How experts are dealt over workers.
     pub placement: PlacementChoice,
     /// Further workers that hold each expert.
@@ -155,6 +158,17 @@ impl LayerSelection {
     }
 }
 
+/// Numbers as they are written on the command line, ascending ones as ranges: `0,2-3`.
+pub fn ranges(numbers: &[u16]) -> String {
+    let runs = numbers.chunk_by(|one, next| one.checked_add(1) == Some(*next));
+    let words = runs.filter_map(|run| match run {
+        [] => None,
+        [one] => Some(one.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+    });
+    words.collect::<Vec<String>>().join(",")
+}
+
 /// A backbone's membership in a swarm, for one `kvasir run` or `kvasir serve`.
 pub struct Membership(Swarm);
 
@@ -174,6 +188,7 @@ impl Membership {
                 workers.get() - 1
             );
         }
+        let list = options.experts.as_deref().map(ExpertList::read).transpose()?;
         let mut deadlines = Deadlines::default();
         if let Some(deadline) = options.deadline {
             deadlines = Deadlines { floor: deadlines.floor.min(deadline), ceiling: deadline };
@@ -196,6 +211,8 @@ impl Membership {
             SwarmOptions {
                 placement: options.placement.into(),
                 remote_layers: layers.into_iter().map(LayerIndex).collect(),
+                copied: list.as_ref().and_then(ExpertList::copied),
+                chosen: list.map(|list| list.experts),
                 workers,
                 copies: options.copies,
                 deadlines,
@@ -400,6 +417,16 @@ mod tests {
         let selection: LayerSelection = "3,0-1,1".parse().unwrap();
         assert_eq!(selection.of(4).unwrap(), [0, 1, 3]);
         assert_eq!("all".parse::<LayerSelection>().unwrap().of(3).unwrap(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn numbers_are_written_as_they_are_read() {
+        let cases: [(&[u16], &str); 4] =
+            [(&[], ""), (&[3], "3"), (&[0, 2, 3], "0,2-3"), (&[0, 1, 7, 9, 10, 11, 12], "0-1,7,9-12")];
+        for (numbers, text) in cases {
+            assert_eq!(ranges(numbers), text);
+        }
+        assert_eq!(ranges(&[u16::MAX]), "65535");
     }
 
     #[test]

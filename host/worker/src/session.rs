@@ -270,6 +270,7 @@ impl Session {
         let mut have = Have { free_bytes: 0, held: Vec::new(), not_held: Vec::new() };
         self.assigned += assign.experts.len();
         (self.events)(Event::Assigned { experts: self.assigned });
+        self.store.name(&assign.experts);
         for assigned in assign.experts {
             let Assigned { name, digest, blob_bytes } = assigned;
             match self.store.reserve(name, digest, blob_bytes) {

@@ -1,7 +1,8 @@
 //! The experts that a worker holds: how many bytes, of which model, loaded into which runner.
 //!
-//! What is held outlives a session, so a worker that connects again is useful at once. A session for another model or
-//! plugin empties the store first. Weights live in the kernels' memory alone; a blob is dropped once it is loaded.
+//! What is held outlives a session, so a worker that connects again is useful at once, also where it is assigned something
+//! else for a while: what no assignment of a session names makes room for what does, what was named longest ago first. A
+//! session for another model or plugin empties the store first. Weights live in the kernels' memory alone; a blob is dropped once it is loaded.
 //! While one version of a plugin takes over from another each has a store of its own, and both draw on one [`Budget`].
 
 use std::collections::BTreeMap;
@@ -53,12 +54,16 @@ struct Contents {
     runner: Option<Arc<ExpertRunner>>,
     held: BTreeMap<ExpertName, Entry>,
     bytes: u64,
+    /// Sessions so far.
+    session: u64,
 }
 
 #[derive(Clone, Copy)]
 struct Entry {
     digest: ExpertDigest,
     bytes: u64,
+    /// The latest session that named it.
+    named: u64,
     /// False while its blob is on its way.
     loaded: bool,
 }
@@ -91,6 +96,7 @@ impl Store {
         }
         contents.of = Some((plugin, model));
         contents.runner = Some(Arc::clone(runner));
+        contents.session += 1;
         self.settle(&mut contents);
     }
 
@@ -109,21 +115,41 @@ impl Store {
         contents.bytes = bytes;
     }
 
-    /// Asks for room for an expert whose blob has `bytes` bytes. One that is held under another digest is dropped first.
+    /// This session names these: what of them is held does not make room for others.
+    pub(crate) fn name(&self, assigned: &[Assigned]) {
+        let mut contents = self.contents();
+        let session = contents.session;
+        for Assigned { name, digest, .. } in assigned {
+            if let Some(entry) = contents.held.get_mut(name).filter(|entry| entry.digest == *digest) {
+                entry.named = session;
+            }
+        }
+    }
+
+    /// Asks for room for an expert whose blob has `bytes` bytes. One that is held under another digest is dropped first, and
+    /// where there is no room those that this session has not named.
     pub(crate) fn reserve(&self, name: ExpertName, digest: ExpertDigest, bytes: u64) -> Room {
         let mut contents = self.contents();
-        match contents.held.get(&name) {
+        let session = contents.session;
+        match contents.held.get_mut(&name) {
             Some(entry) if entry.digest == digest => {
+                entry.named = session;
                 return if entry.loaded { Room::Held } else { Room::Underway };
             }
             Some(_) => self.budget.give(contents.remove(name)),
             None => {}
         }
-        if !self.budget.take(bytes) {
-            return Room::None;
+        while !self.budget.take(bytes) {
+            // What all of them would free is looked at first: nothing is dropped for what has no room then either.
+            let Some(oldest) =
+                contents.oldest().filter(|_| contents.unnamed_bytes() + self.budget.free() >= bytes)
+            else {
+                return Room::None;
+            };
+            self.budget.give(contents.remove(oldest));
         }
         contents.bytes += bytes;
-        contents.held.insert(name, Entry { digest, bytes, loaded: false });
+        contents.held.insert(name, Entry { digest, bytes, named: session, loaded: false });
         Room::Reserved
     }
 
@@ -216,6 +242,21 @@ impl Drop for Store {
 }
 
 impl Contents {
+    /// Those that the session has not named.
+    fn unnamed(&self) -> impl Iterator<Item = (&ExpertName, &Entry)> {
+        let session = self.session;
+        self.held.iter().filter(move |(_, entry)| entry.loaded && entry.named < session)
+    }
+
+    fn unnamed_bytes(&self) -> u64 {
+        self.unnamed().map(|(_, entry)| entry.bytes).sum()
+    }
+
+    /// Of those the one that was named longest ago.
+    fn oldest(&self) -> Option<ExpertName> {
+        self.unnamed().min_by_key(|(_, entry)| entry.named).map(|(name, _)| *name)
+    }
+
     /// Drops an entry; gives its bytes, which are the budget's again.
     #[must_use]
     fn remove(&mut self, name: ExpertName) -> u64 {
@@ -301,4 +342,73 @@ fn of_process(error: &KernelError) -> LoadError {
 
 fn unload(runner: &ExpertRunner, name: ExpertName) {
     runner.unload(LayerIndex(name.layer), ExpertIndex(name.expert));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIGEST: ExpertDigest = ExpertDigest([1; 32]);
+
+    fn name(expert: u16) -> ExpertName {
+        ExpertName { layer: 0, expert }
+    }
+
+    fn assigned(expert: u16) -> Assigned {
+        Assigned { name: name(expert), digest: DIGEST, blob_bytes: 10 }
+    }
+
+    /// What `Store::begin` does to the count of sessions.
+    fn next_session(store: &Store) {
+        store.contents().session += 1;
+    }
+
+    /// As if its blob had come.
+    fn has_come(store: &Store, expert: u16) {
+        store.contents().held.get_mut(&name(expert)).unwrap().loaded = true;
+    }
+
+    /// A store of 30 bytes that holds the experts 0, 1 and 2 from earlier sessions, 1 from the latest of them.
+    fn store() -> Store {
+        let store = Store::new(Arc::new(Budget::new(30)));
+        for expert in 0..3 {
+            assert_eq!(store.reserve(name(expert), DIGEST, 10), Room::Reserved);
+            has_come(&store, expert);
+        }
+        next_session(&store);
+        store.name(&[assigned(1)]);
+        next_session(&store);
+        store
+    }
+
+    #[test]
+    fn what_no_assignment_names_makes_room_the_oldest_first() {
+        let store = store();
+        assert_eq!(store.reserve(name(7), DIGEST, 10), Room::Reserved);
+        assert_eq!([0, 1, 2].map(|expert| store.holds(name(expert))), [false, true, true]);
+        assert_eq!(store.reserve(name(8), DIGEST, 10), Room::Reserved);
+        assert_eq!([1, 2].map(|expert| store.holds(name(expert))), [true, false]);
+        assert_eq!((store.bytes(), store.free_bytes()), (30, 0));
+    }
+
+    #[test]
+    fn what_is_assigned_again_is_here_and_stays() {
+        let store = store();
+        store.name(&[assigned(0), assigned(1)]);
+        assert_eq!(store.reserve(name(7), DIGEST, 10), Room::Reserved);
+        assert_eq!([0, 1, 2].map(|expert| store.holds(name(expert))), [true, true, false]);
+        assert_eq!(store.reserve(name(0), DIGEST, 10), Room::Held);
+        // Now everything is named, and what is on its way is not dropped either.
+        assert_eq!(store.reserve(name(8), DIGEST, 10), Room::None);
+        assert_eq!(store.reserve(name(7), DIGEST, 10), Room::Underway);
+    }
+
+    #[test]
+    fn nothing_is_dropped_for_what_has_no_room_whatever_is_dropped() {
+        let store = store();
+        assert_eq!(store.reserve(name(7), DIGEST, 31), Room::None);
+        assert!((0..3).all(|expert| store.holds(name(expert))));
+        assert_eq!(store.reserve(name(7), DIGEST, 30), Room::Reserved);
+        assert!(!(0..3).any(|expert| store.holds(name(expert))));
+    }
 }

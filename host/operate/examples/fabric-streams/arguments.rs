@@ -129,6 +129,7 @@ impl Words {
                 Some(other) => bail!("--placement {other}: layers or experts"),
             },
             copies: self.number("copies", 0)?,
+            experts: None,
             deadline: None,
             accept: None,
             verify: Some(verify.parse::<VerifyChoice>()?),

@@ -24,6 +24,8 @@ use memory::Memory;
 use text::Text;
 use waves::{LayerWaits, Turn, Waves};
 
+pub(crate) use policy::best as fewest_waves;
+
 pub use figures::{Figures, WAIT_BUCKETS, Waits};
 pub use options::{SchedulerOptions, WaveOptions};
 pub use text::{End, Reader, Request};

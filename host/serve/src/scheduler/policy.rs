@@ -136,7 +136,12 @@ impl Policy {
 
 /// The smallest number of waves, at most `most`, with which all `sequences` take a step in about the least time.
 /// `compute` and `wait` give seconds for a pass of so many rows.
-fn best(sequences: usize, most: usize, compute: impl Fn(f64) -> f64, wait: impl Fn(f64) -> f64) -> usize {
+pub(crate) fn best(
+    sequences: usize,
+    most: usize,
+    compute: impl Fn(f64) -> f64,
+    wait: impl Fn(f64) -> f64,
+) -> usize {
     let through = wait(sequences as f64) - wait(0.0);
     let step = |waves: usize| {
         let rows = sequences as f64 / waves as f64;
