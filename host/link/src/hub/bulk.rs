@@ -60,10 +60,10 @@ where
         let error = tokio::select! {
             error = shared.ended() => error,
             error = write_bulk(sink, shared, &options, connection) => error,
-            heard = worker.hear(stream, &options) => match heard {
-                Ok(never) => match never {},
-                Err(error) => error,
-            },
+            heard = worker.hear(stream, &options) => {
+                let Err(error) = heard;
+                error
+            }
         };
         shared.lose_bulk(connection);
         tracing::debug!(connection, %error, "a bulk connection is over");
