@@ -104,6 +104,11 @@ impl RelayQueue {
         self.waiting.extend(bulk.into_iter().map(|message| Waiting { message, only_bulk: true }));
     }
 
+    /// Bytes of bulk that wait.
+    pub(crate) fn bulk_bytes(&self) -> usize {
+        self.bulk_bytes
+    }
+
     fn counted(&mut self, only_bulk: bool) -> &mut usize {
         if only_bulk { &mut self.bulk_bytes } else { &mut self.bytes }
     }

@@ -27,6 +27,7 @@ use crate::relay::{Relay, RelayQueue};
 
 use bulk::{BulkPath, Dialled};
 pub(crate) use bulk::{BulkSource, Expected};
+use kept::Share;
 pub use resume::Standing;
 pub(crate) use resume::{Resumable, is_cut};
 
@@ -141,6 +142,8 @@ pub(crate) struct Outbox {
     resumable: Option<Resumable>,
     /// At the hub: where bulk goes instead, from the turn to a second connection to the holder's word of what came there.
     bulk: Option<BulkPath>,
+    /// Its part of what is kept, for as long as bulk that came back from there waits.
+    returned: Option<Share>,
     /// The number of the latest second connection.
     last_bulk: u32,
 }
@@ -174,9 +177,16 @@ impl Shared {
     pub(crate) fn new(scheduler: Scheduler, resumable: Option<Resumable>) -> Arc<Shared> {
         let counts = resumable.is_some();
         let relays = RelayQueue::default();
-        let outbox = Outbox { scheduler, relays, closing: None, resumable, bulk: None, last_bulk: 0 };
         Arc::new(Shared {
-            outbox: Mutex::new(outbox),
+            outbox: Mutex::new(Outbox {
+                scheduler,
+                relays,
+                closing: None,
+                resumable,
+                bulk: None,
+                returned: None,
+                last_bulk: 0,
+            }),
             began: Instant::now(),
             credit: Mutex::new(ReceiveCredit::default()),
             work: Notify::new(),
@@ -427,6 +437,7 @@ impl Outbox {
         self.scheduler.discard();
         self.relays = RelayQueue::default();
         self.bulk = None;
+        self.returned = None;
         self.skip_what_was_written();
         if let Some(refusal) = error.for_peer() {
             // The queue is empty, so this cannot fail for want of room.

@@ -69,9 +69,9 @@ impl BulkPath {
         held == 0 || held + bytes + KEEPING_BYTES <= self.share.most().min(MAX_REPLAY_BYTES)
     }
 
-    fn push(&mut self, message: Bytes) {
+    fn push(&mut self, message: &Bytes) {
         self.waiting_bytes += message.len() + KEEPING_BYTES;
-        self.waiting.push_back(Waiting::Chunk(message));
+        self.waiting.push_back(Waiting::Chunk(copied_if_small(message)));
         self.share.set(self.held());
     }
 
@@ -84,7 +84,7 @@ impl BulkPath {
             }
             Waiting::Chunk(message) => {
                 self.waiting_bytes -= message.len() + KEEPING_BYTES;
-                self.replay.push(copied_if_small(&message));
+                self.replay.push(message.clone());
                 Some(message)
             }
         }
@@ -96,15 +96,15 @@ impl BulkPath {
         Ok(())
     }
 
-    /// What the worker lacks that has so much of it, in order.
-    fn missing(mut self, received: u64) -> Result<Vec<Bytes>, ReplayError> {
+    /// What the worker lacks that has so much of it, in order, and what counts it.
+    fn missing(mut self, received: u64) -> Result<(Vec<Bytes>, Share), ReplayError> {
         self.replay.resume(received)?;
         let mut missing: Vec<Bytes> = std::iter::from_fn(|| self.replay.again()).collect();
         missing.extend(self.waiting.into_iter().filter_map(|waiting| match waiting {
             Waiting::Chunk(message) => Some(message),
             Waiting::Pong(_) => None,
         }));
-        Ok(missing)
+        Ok((missing, self.share))
     }
 
     fn held(&self) -> usize {
@@ -130,8 +130,19 @@ impl Outbox {
     /// Queues a message to pass on.
     pub(super) fn pass_on(&mut self, relay: Relay) {
         match &mut self.bulk {
-            Some(path) if relay.is_bulk_alone() => path.push(relay.bytes),
+            Some(path) if relay.is_bulk_alone() => path.push(&relay.bytes),
             _ => self.relays.push(relay),
+        }
+    }
+
+    /// Counts what came back from a second connection and still waits to be written: it may be much more than waits otherwise.
+    pub(super) fn count_returned(&mut self) {
+        if let Some(share) = &mut self.returned {
+            let waiting = self.relays.bulk_bytes();
+            share.set(waiting);
+            if waiting == 0 {
+                self.returned = None;
+            }
         }
     }
 
@@ -169,8 +180,9 @@ impl Shared {
         }
         let mut path = BulkPath::new(connection);
         for message in outbox.relays.take_bulk() {
-            path.push(message);
+            path.push(&message);
         }
+        outbox.returned = None;
         outbox.bulk = Some(path);
         outbox.last_bulk = connection;
         drop(outbox);
@@ -236,7 +248,7 @@ impl Shared {
                 expected: "nothing about a connection that carries no bulk",
             });
         };
-        let missing = path.missing(received).map_err(FrameError::from)?;
+        let (missing, share) = path.missing(received).map_err(FrameError::from)?;
         tracing::debug!(
             connection,
             received,
@@ -244,6 +256,8 @@ impl Shared {
             "bulk takes the first connection again"
         );
         outbox.relays.put_bulk(missing);
+        outbox.returned = Some(share);
+        outbox.count_returned();
         drop(outbox);
         self.work.notify_one();
         self.bulk_work.notify_one();
@@ -351,9 +365,13 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use kvasir_wire::frame::Header;
     use kvasir_wire::schedule::Scheduler;
 
     use super::super::Resumable;
+    use super::super::kept::Budget;
     use super::*;
 
     #[test]
@@ -362,16 +380,56 @@ mod tests {
         let chunk = || Bytes::from(vec![7; 16_000]);
         let mut held = 0;
         while path.has_room(16_000) {
-            path.push(chunk());
+            path.push(&chunk());
             assert!(path.pop().is_some());
             held += 1;
         }
         assert_eq!(held, MAX_REPLAY_BYTES / (16_000 + KEEPING_BYTES));
         path.acknowledge(1).unwrap();
         assert!(path.has_room(16_000));
-        path.push(chunk());
+        path.push(&chunk());
         assert!(!path.has_room(16_000));
-        assert_eq!(path.missing(1).unwrap().len(), held, "what is kept, and what waits");
+        assert_eq!(path.missing(1).unwrap().0.len(), held, "what is kept, and what waits");
+    }
+
+    #[test]
+    fn what_waits_for_a_second_connection_lets_go_of_the_buffer_that_it_was_read_into() {
+        let buffer = Bytes::from(vec![7; 60_000]);
+        let mut path = BulkPath::new(1);
+        path.push(&buffer.slice(100..200));
+        let message = path.pop().unwrap();
+        assert_eq!(message, buffer.slice(100..200));
+        assert!(!buffer.as_ptr_range().contains(&message.as_ptr()));
+    }
+
+    #[test]
+    fn what_comes_back_is_counted_until_it_is_written() {
+        const LENGTH: usize = 16_000;
+        static SMALL: Budget = Budget::of(1024 * 1024);
+        let shared = Shared::new(Scheduler::new(), Some(Resumable::new(0, None)));
+        shared.turn_bulk(1).unwrap();
+        {
+            let mut outbox = shared.outbox();
+            outbox.bulk = Some(BulkPath { share: Share::of(&SMALL), ..BulkPath::new(1) });
+            let header = Header { kind: Kind::Chunk, more: false, length: 0, stream: 3, sequence: 0 };
+            let relay = || Relay { bytes: vec![7; LENGTH].into(), headers: vec![header] };
+            while outbox.has_room(&relay()) {
+                outbox.pass_on(relay());
+            }
+        }
+        let waiting = 1024 * 1024 / (LENGTH + KEEPING_BYTES);
+        assert_eq!(SMALL.kept(), waiting * (LENGTH + KEEPING_BYTES));
+        for _ in 0..10 {
+            assert!(matches!(shared.next_bulk(1), Next::Message(_)));
+        }
+        shared.turned_back(Reroute { connection: 1, received: 0 }).unwrap();
+        assert_eq!(SMALL.kept(), waiting * LENGTH, "as it waits, so it is counted");
+        let mut written = 0;
+        while let Next::Message(message) = shared.next(0, Duration::ZERO) {
+            written += usize::from(message.len() == LENGTH);
+            assert_eq!(SMALL.kept(), (waiting - written) * LENGTH);
+        }
+        assert_eq!(written, waiting);
     }
 
     #[test]

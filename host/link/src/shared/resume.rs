@@ -98,6 +98,7 @@ impl Outbox {
             return Some(again);
         }
         let message = self.scheduler.next_message().map(Bytes::from).or_else(|| self.relays.pop())?;
+        self.count_returned();
         if let Some(resumable) = &mut self.resumable {
             resumable.keep(&message);
         }
