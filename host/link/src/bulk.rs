@@ -38,6 +38,12 @@ const PING_AFTER: Duration = Duration::from_secs(5);
 /// Silence after a ping that means it is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(10);
 
+/// Connections that may go silent, one after the other, before no further one is dialled: on a path that lets them go silent each
+/// costs bulk the time above.
+const MOST_SILENT: u32 = 3;
+/// One that lasted for so long before is not on such a path.
+const LASTED: Duration = Duration::from_secs(600);
+
 /// Keeps a second connection for the bulk of a session, as long as that lasts and the hub takes one.
 pub(crate) async fn keep(redial: Arc<Redial>, shared: Arc<Shared>, session: SessionId) {
     tokio::select! {
@@ -49,6 +55,7 @@ pub(crate) async fn keep(redial: Arc<Redial>, shared: Arc<Shared>, session: Sess
 /// Dials until no further try makes sense.
 async fn dial_again(redial: &Redial, shared: &Shared, session: SessionId) {
     let mut backoff = Backoff::new();
+    let mut silent = 0;
     let mut asked = None;
     loop {
         sleep(backoff.next_wait(getrandom::u64().unwrap_or(u64::MAX / 2), asked)).await;
@@ -59,13 +66,20 @@ async fn dial_again(redial: &Redial, shared: &Shared, session: SessionId) {
         let began = Instant::now();
         let error = once(redial, shared, session).await;
         backoff.lasted(began.elapsed());
-        if !may_pass(&error) && !is_cut(&error) {
+        silent = silences(silent, &error, began.elapsed());
+        if silent >= MOST_SILENT || (!may_pass(&error) && !is_cut(&error)) {
             tracing::info!(%error, "bulk stays on the first connection");
             return;
         }
         tracing::debug!(%error, "no second connection for bulk now");
         asked = error.retry_after().map(|seconds| Duration::from_secs(seconds.into()));
     }
+}
+
+/// How many in a row have gone silent with this one, which lasted for so long.
+fn silences(before: u32, error: &LinkError, lasted: Duration) -> u32 {
+    let before = if lasted >= LASTED { 0 } else { before };
+    before + u32::from(matches!(error, LinkError::Silent(_)))
 }
 
 /// One second connection, to its end.
@@ -189,5 +203,24 @@ impl Speaker {
             timeout(self.stall, sent).await.map_err(|_| LinkError::Stalled(self.stall))??;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_on_which_second_connections_go_silent_is_tried_a_few_times_and_a_good_one_again_and_again() {
+        let (soon, silent) = (Duration::from_secs(20), LinkError::Silent(DEAD_AFTER));
+        let cut = LinkError::Lost("it was reset".to_owned());
+        let mut count = 0;
+        for error in [&silent, &cut, &silent, &cut] {
+            count = silences(count, error, soon);
+            assert!(count < MOST_SILENT);
+        }
+        assert_eq!(silences(count, &silent, soon), MOST_SILENT);
+        assert_eq!(silences(count, &silent, LASTED), 1);
+        assert_eq!(silences(count, &cut, LASTED), 0);
     }
 }

@@ -27,6 +27,9 @@ use crate::relay::Relay;
 
 /// Answers to pings that may stand in a second connection's queue: twice what a bulk window has open.
 const MAX_PONGS: usize = 32;
+/// Bulk that a worker lets on its way to a second connection. Less than the hub keeps of it: where the hub may take no more, calls
+/// wait behind what it does not take.
+const MAX_APART_BYTES: u64 = (MAX_REPLAY_BYTES / 4 * 3) as u64;
 /// Messages of a second connection that wait for the task that reads the first.
 const MESSAGES_WAITING: usize = 16;
 
@@ -338,6 +341,7 @@ impl Shared {
     /// Bulk comes over a second connection from here on, or does no more.
     pub(crate) fn set_bulk_apart(&self, is_apart: bool) {
         self.is_bulk_apart.store(is_apart, Ordering::Relaxed);
+        self.credit().hold_bulk_at(if is_apart { MAX_APART_BYTES } else { u64::MAX });
     }
 
     /// The number of a ping to send with the bulk of a second connection, where the bulk window wants to know of it now.
