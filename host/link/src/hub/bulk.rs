@@ -12,6 +12,7 @@ use kvasir_wire::assemble::Assembler;
 use kvasir_wire::frame::{HUB_STREAM, Kind, frames};
 use kvasir_wire::handshake::Welcome;
 use kvasir_wire::message::{Ack, Ping};
+use kvasir_wire::refusal::Refusal;
 use kvasir_wire::schedule::{Outgoing, Scheduler};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -109,6 +110,11 @@ impl Worker<'_> {
                         let ping = decoded(payload.kind, Ping::decode(&payload.bytes))?;
                         let scheduler = &mut self.scheduler;
                         self.shared.answer_on_bulk(self.connection, || pong(scheduler, ping))?;
+                    }
+                    // A worker that waited too long for the welcome says so. It is about this connection.
+                    (Kind::Refuse, HUB_STREAM) => {
+                        let refusal = decoded(payload.kind, Refusal::decode(&payload.bytes))?;
+                        return Err(LinkError::Refused(refusal));
                     }
                     (kind, stream) => {
                         return Err(LinkError::Unexpected {

@@ -4,7 +4,7 @@ use kvasir_link::{Connected, HubLink, Incoming, LinkError, LinkOptions};
 use kvasir_wire::frame::{Header, Kind, frames};
 use kvasir_wire::handshake::{BulkConnection, Features, Purpose, Welcome};
 use kvasir_wire::message::{Ack, Ping, Reroute};
-use kvasir_wire::refusal::RefusalCode;
+use kvasir_wire::refusal::{Refusal, RefusalCode};
 use tokio::task::JoinHandle;
 
 use crate::parties::*;
@@ -202,6 +202,22 @@ async fn what_does_not_belong_on_a_second_connection_ends_the_link() {
     second.send(Kind::Countersign, &[7; 100]).await;
     let error = scene.ends().await;
     assert!(error.to_string().contains("countersign on stream 0 of a bulk connection"), "{error}");
+}
+
+#[tokio::test]
+async fn a_worker_that_refuses_a_second_connection_loses_that_alone() {
+    let mut scene = Scene::start().await;
+    let (mut second, carrying) = scene.second(1).await;
+    scene.passes(0..2).await;
+    let refusal = Refusal::new(RefusalCode::TimedOut, "no welcome came", "nothing");
+    second.send(Kind::Refuse, &refusal.encode()).await;
+    carrying.await.unwrap().unwrap();
+    scene.answer(1, 0).await;
+    let Scene { worker, link, .. } = &mut scene;
+    tokio::select! {
+        () = takes(worker, 0..2) => {}
+        ended = link.receiver.next() => panic!("{ended:?}"),
+    }
 }
 
 #[tokio::test]
