@@ -233,7 +233,7 @@ async fn next_bulk(source: &mut Option<BulkSource>) -> Option<Bytes> {
 /// The bytes of a binary message; `None` for WebSocket's own pings; an error for everything else.
 pub(crate) fn binary(
     message: Option<Result<Message, tokio_tungstenite::tungstenite::Error>>,
-) -> Result<Option<tokio_tungstenite::tungstenite::Bytes>, LinkError> {
+) -> Result<Option<Bytes>, LinkError> {
     match message {
         None => Err(LinkError::Lost("it ended without a close".to_owned())),
         Some(Err(error)) => Err(error.into()),
