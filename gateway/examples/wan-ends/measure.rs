@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use kvasir_gateway::descriptors::DescriptorLimit;
 use kvasir_link::{Congestion, socket_for};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -122,6 +123,8 @@ pub struct Under {
 
 /// Measures and prints.
 pub async fn run(plan: Plan) -> anyhow::Result<()> {
+    // As the programs do at their start.
+    DescriptorLimit::raise();
     let gateway = start_gateway(plan.address, &plan.folder, plan.apart).await?;
     let floor_ms = plain_floor(plan.address, plan.samples.min(200)).await?;
     eprintln!("  64 bytes over plain TCP: p50 {floor_ms:.1} ms");
