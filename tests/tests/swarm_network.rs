@@ -356,12 +356,13 @@ fn of_two_workers_with_one_key_the_newer_one_serves() {
     };
     let first = RunningWorker::start(of_one_key());
     let swarm = join(&host, rig.swarm_options(&host, 1));
+    let (told, options) = (first.log.clone(), of_one_key());
     let mut newer = None;
-    let options = of_one_key();
     let before = || {
-        let worker = RunningWorker::start(options);
-        worker.log.wait_for(|event| matches!(event, Event::Connected { .. }).then_some(()));
-        newer = Some(worker);
+        newer = Some(RunningWorker::start(options));
+        let replaced = RefusalCode::SessionReplaced.name();
+        let is_it = |event: &Event| matches!(event, Event::Refused { code, .. } if code == replaced);
+        told.wait_for(|event| is_it(event).then_some(()));
     };
     let mut experts = Struck::new(&host, (&swarm, 1), STRUCK, before, Instant::now);
     assert_eq!(host.say(&mut experts, TOKENS), local);
