@@ -72,9 +72,9 @@ pub const TAKE_OVER_TIME: Duration =
     DRAIN_TIME.saturating_add(FILE_TIME).saturating_add(Duration::from_secs(10));
 /// How long a backbone may take from the welcome to the session's grant.
 pub const GRANT_TIME: Duration = Duration::from_secs(10);
-/// How long an end may take to sign a receipt. Longer than it takes the hub to find the path of an end silent to which it
-/// writes, since who is away has more time.
-pub const SIGN_TIME: Duration = Duration::from_secs(20);
+/// How long an end may take to sign a receipt. Longer than it takes the hub to find the path of an end silent, since who is away
+/// has more time: by its pings alone, as late as a link may ping, where a proxy on the way goes on taking what nobody acknowledges.
+pub const SIGN_TIME: Duration = Duration::from_secs(40);
 /// How often the ledger is asked for its price once it has named one,
 const PRICE_INTERVAL: Duration = Duration::from_secs(30);
 /// and until then.
