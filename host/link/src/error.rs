@@ -164,7 +164,10 @@ impl LinkError {
 impl From<tungstenite::Error> for LinkError {
     fn from(error: tungstenite::Error) -> LinkError {
         match error {
-            tungstenite::Error::ConnectionClosed | tungstenite::Error::AlreadyClosed => {
+            // The last is what a write meets behind the other side's close, which whoever reads is told.
+            tungstenite::Error::ConnectionClosed
+            | tungstenite::Error::AlreadyClosed
+            | tungstenite::Error::Protocol(tungstenite::error::ProtocolError::SendAfterClosing) => {
                 LinkError::Lost("the connection is closed".to_owned())
             }
             tungstenite::Error::Capacity(error) => {

@@ -71,10 +71,10 @@ pub const MAX_DISPATCH_QUEUE_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
 /// Bytes that may wait in a sending end's bulk queue. Small: bulk is read from disk as credit arrives.
 pub const MAX_BULK_QUEUE_BYTES: usize = 256 * 1024;
 
-/// Messages, in bytes, that one side of a link keeps so that it can send them again on another connection, per link. More
-/// than paths hold (320 Mbit/s at 100 ms) and than the buffers of sockets in order; beyond it the oldest are given up, and
-/// with them what a cut at that moment would have to go on with.
-pub const MAX_REPLAY_BYTES: usize = 4 * 1024 * 1024;
+/// Messages, in bytes, that one side of a link keeps so that it can send them again on another connection, per link: those of
+/// a full bulk window ([`MAX_BULK_WINDOW_BYTES`], and what keeping them takes), and 1.9 MiB of all else that is on its way.
+/// Beyond it the oldest are given up, and with them what a cut at that moment would have to go on with.
+pub const MAX_REPLAY_BYTES: usize = 10 * 1024 * 1024;
 
 /// Bytes that came on a link that can be resumed after which the other side is told: one message of the largest size.
 pub const ACK_AFTER_BYTES: usize = 64 * 1024;
