@@ -13,7 +13,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use front::{Front, worker_through};
 use futures_util::SinkExt as _;
 use kvasir_gateway::hub::HubOptions;
-use kvasir_link::{LinkError, LinkOptions, TlsTrust};
+use kvasir_link::{LinkError, LinkOptions};
 use kvasir_wire::{
     frame::{FrameError, HUB_STREAM, Kind, PAIR_STREAM, frames},
     handshake::Purpose,
@@ -25,34 +25,13 @@ use kvasir_wire::{
     ticket::Role,
 };
 use raw_link::{RawLink, raw_frame};
-use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject as _};
 use scene::*;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
     task::JoinSet,
 };
-use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_tungstenite::tungstenite::Message;
-
-/// A client's TLS settings that trust the edge.
-fn tls(front: &Front) -> Arc<rustls::ClientConfig> {
-    let TlsTrust::CaFile(pem) = &front.trust else { panic!("a certificate file") };
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Arc::new(config)
-}
-
-async fn dial_tls(front: &Front) -> TlsStream<TcpStream> {
-    let stream = TcpStream::connect(front.address).await.unwrap();
-    TlsConnector::from(tls(front)).connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
-}
 
 /// An honest worker and backbone find each other and finish a session.
 async fn an_honest_pair_is_served(scene: &Scene) {
@@ -299,7 +278,7 @@ async fn a_stolen_ticket_gets_past_the_edge_and_no_further_and_disturbs_nobody()
     let (mut worker, mut backbone, _control) = scene.pair(&owner, &key(3)).await;
     let ticket = scene.ticket(Role::Worker, &owner);
 
-    let mut link = RawLink::over(dial_tls(&front).await, "/v1/worker", &ticket).await;
+    let mut link = RawLink::over(front.dial(front.client_config()).await, "/v1/worker", &ticket).await;
     let handshake = link.hello(&ticket, &owner, Nonce([8; 32])).await;
     let challenge = link.expect(Kind::Challenge).await;
     let (_, proof) = handshake.challenge(&challenge, &thief).unwrap();
@@ -307,11 +286,11 @@ async fn a_stolen_ticket_gets_past_the_edge_and_no_further_and_disturbs_nobody()
     assert_eq!(link.refusal().await.code, RefusalCode::WrongKey);
 
     // What the owner once said on another connection, word for word.
-    let mut overheard = RawLink::over(dial_tls(&front).await, "/v1/worker", &ticket).await;
+    let mut overheard = RawLink::over(front.dial(front.client_config()).await, "/v1/worker", &ticket).await;
     let handshake = overheard.hello(&ticket, &owner, Nonce([8; 32])).await;
     let challenge = overheard.expect(Kind::Challenge).await;
     let (_, proof) = handshake.challenge(&challenge, &owner).unwrap();
-    let mut replay = RawLink::over(dial_tls(&front).await, "/v1/worker", &ticket).await;
+    let mut replay = RawLink::over(front.dial(front.client_config()).await, "/v1/worker", &ticket).await;
     replay.hello(&ticket, &owner, Nonce([8; 32])).await;
     replay.expect(Kind::Challenge).await;
     replay.send(Kind::Proof, &proof).await;
@@ -387,8 +366,8 @@ async fn whoever_says_one_byte_at_a_time_is_cut_off_by_the_one_deadline() {
     // and a message of 60,000 bytes.
     let message = [BINARY, 0x80 | 126, 0xea, 0x60, 0, 0, 0, 0];
     let at_tls = TcpStream::connect(front.address).await.unwrap();
-    let at_head = dial_tls(&front).await;
-    let mut at_hello = dial_tls(&front).await;
+    let at_head = front.dial(front.client_config()).await;
+    let mut at_hello = front.dial(front.client_config()).await;
     at_hello.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
     // Straight at the hub too, where the door has a deadline of its own.
     let at_hub = TcpStream::connect(scene.hub).await.unwrap();

@@ -17,7 +17,9 @@ use kvasir_wire::{
     key::SecretKey,
     ticket::{EdgeKey, Ticket},
 };
-use tokio::task::JoinHandle;
+use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject as _};
+use tokio::{net::TcpStream, task::JoinHandle};
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::scene::{NETWORK, Scene, patiently, worker_purpose};
 
@@ -53,6 +55,27 @@ impl Front {
         let (address, served, stop, run) = run(&options, &edge_key, &files).await;
         options.listen = address;
         Front { address, trust, files, served, options, edge_key, stop, run, _folder: folder }
+    }
+
+    /// A client's TLS settings that trust the edge.
+    pub fn client_config(&self) -> Arc<rustls::ClientConfig> {
+        let TlsTrust::CaFile(pem) = &self.trust else { panic!("a certificate file") };
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Arc::new(config)
+    }
+
+    /// A connection that has said nothing behind its TLS handshake.
+    pub async fn dial(&self, config: Arc<rustls::ClientConfig>) -> TlsStream<TcpStream> {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        TlsConnector::from(config).connect(name, stream).await.unwrap()
     }
 
     /// Stops the edge; [`Front::again`] starts it on the same address.
