@@ -388,7 +388,7 @@ async fn whoever_says_one_byte_at_a_time_is_cut_off_by_the_one_deadline() {
     // It was the deadlines that ended them: nobody was refused, and no TLS or head was found wrong.
     for (served, lines) in [
         (&front.served, &["timed_out\"} 2", "spliced\"} 2"][..]),
-        (&scene.served, &["timed_out\"} 1", "failed\"} 1", "admitted\"} 1"]),
+        (&scene.served, &["timed_out\"} 1", "failed\"} 1", "admitted\"} 1"][..]),
     ] {
         for line in lines {
             metric::appears(&**served, &format!("kvasir_gateway_handshakes_total{{result=\"{line}")).await;
