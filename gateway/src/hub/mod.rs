@@ -98,6 +98,8 @@ pub struct HubOptions {
     pub accept: AcceptLimits,
     /// Most connections.
     pub connections: usize,
+    /// From accept to the admission; [`DOOR_TIME`] but in tests.
+    pub door_time: Duration,
     /// Deadlines and sockets of links.
     pub link: LinkOptions,
     /// How long sessions may take to finish once a stop was asked for; [`DRAIN_TIME`] but in tests.
@@ -121,6 +123,7 @@ impl HubOptions {
             spool,
             accept: AcceptLimits::default(),
             connections: SlotLimits::default().connections,
+            door_time: DOOR_TIME,
             link: LinkOptions::default(),
             drain_time: DRAIN_TIME,
             file_time: FILE_TIME,
@@ -172,6 +175,7 @@ pub struct HubServer {
 /// What every connection of a hub needs.
 struct Hub {
     identity: HubIdentity,
+    door_time: Duration,
     link: LinkOptions,
     grant_time: Duration,
     sign_time: Duration,
@@ -210,6 +214,7 @@ impl HubServer {
         let gate = Gate::new(settings::slots(options.connections));
         let hub = Arc::new(Hub {
             identity: options.identity,
+            door_time: options.door_time,
             link: options.link,
             grant_time: options.grant_time,
             sign_time: options.sign_time,
@@ -396,7 +401,7 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         return;
     }
     let entered = tokio::select! {
-        entered = timeout(DOOR_TIME, door::enter(stream, &hub.identity, &hub.link)) => entered,
+        entered = timeout(hub.door_time, door::enter(stream, &hub.identity, &hub.link)) => entered,
         () = slot.evicted() => {
             door.handshakes.count("evicted");
             tracing::info!(%peer, "closed for a newer connection: too many have shown no ticket");
@@ -427,7 +432,7 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         }
         Err(_) => {
             door.handshakes.count("timed_out");
-            tracing::info!(%peer, "not admitted within {} s of the accept", DOOR_TIME.as_secs());
+            tracing::info!(%peer, "not admitted within {:?} of the accept", hub.door_time);
             return;
         }
     };

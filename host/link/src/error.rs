@@ -179,6 +179,8 @@ impl From<tungstenite::Error> for LinkError {
             tungstenite::Error::Protocol(error) => {
                 LinkError::Unexpected { found: error.to_string(), expected: "WebSocket" }
             }
+            // The peer's fault as well, and no cut.
+            tungstenite::Error::Utf8(error) => LinkError::Unexpected { found: error, expected: "WebSocket" },
             error => LinkError::Lost(error.to_string()),
         }
     }

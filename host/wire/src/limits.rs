@@ -31,6 +31,19 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 * 1024 * 1024;
 /// Largest payload of the control lane. Assignments are the longest; more experts than fit go into a second message.
 pub const MAX_CONTROL_PAYLOAD_BYTES: usize = 1024 * 1024;
 
+/// Largest payload between an end and the hub of a kind that has no room of its own: two sentences and what stands around
+/// them. What a peer leaves unfinished the other side holds, so no kind has more room than its reader takes.
+pub const MAX_HUB_PAYLOAD_BYTES: usize = 4 * 1024;
+
+/// Largest `hello`: a ticket, all plugins and formats, and what stands around them.
+pub const MAX_HELLO_BYTES: usize = 8 * 1024;
+
+/// Largest `receipt`, and `countersign` of a backbone: a text, the calls that are left out, and signatures.
+pub const MAX_RECEIPT_BYTES: usize = MAX_NOTE_BYTES + 8 * MAX_EXCLUDED_CALLS + 1024;
+
+/// Largest `report`: a sentence, evidence, and what stands around them.
+pub const MAX_REPORT_BYTES: usize = MAX_EVIDENCE_BYTES + 2 * 1024;
+
 /// Streams on which a payload may be incomplete at one time, per link. Calls in flight are bounded by what waves and
 /// hedging need, tens; blobs by the disk.
 pub const MAX_OPEN_STREAMS: usize = 256;
