@@ -45,7 +45,7 @@ use crate::{
     served_certificate::{ServedCertificate, Validity},
 };
 use cache::Cache;
-use challenges::Challenges;
+use challenges::{Challenges, Offered};
 use http::Http;
 use order::OrderError;
 
@@ -303,9 +303,10 @@ impl Acme {
 
 impl ResolvesServerCert for Acme {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        match challenges::is_challenge(&hello) {
-            true => self.challenges.find(hello.server_name()?),
-            false => self.current().map(|current| current.certified()),
+        match challenges::offered(&hello) {
+            Offered::Alone => self.challenges.find(hello.server_name()?),
+            Offered::BesideOthers => None,
+            Offered::Not => self.current().map(|current| current.certified()),
         }
     }
 }
