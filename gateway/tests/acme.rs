@@ -48,6 +48,7 @@ const TOO_MUCH: usize = 300 * 1024;
 /// A running edge with two names, a hub that nobody should reach, and an ACME server that proves names at the edge.
 struct Rig {
     edge: SocketAddr,
+    acme: Arc<Acme>,
     hub: TcpListener,
     served: Arc<dyn Served>,
     stop: Stopper,
@@ -79,12 +80,12 @@ impl Rig {
         let mut options = EdgeOptions::new(([127, 0, 0, 1], 0).into(), hub_address, "atlas".into());
         change(&mut options);
         let acme = Acme::open(asks(ca, cache)).unwrap();
-        let edge = Edge::bind(options, EdgeKey::from_bytes([4; 32]), acme).await.unwrap();
+        let edge = Edge::bind(options, EdgeKey::from_bytes([4; 32]), acme.clone()).await.unwrap();
         let address = edge.address();
         ca.proves_at(address);
         let (stop, stopped) = switch();
         let served = edge.served(stopped.clone());
-        Rig { edge: address, hub, served, stop, run: tokio::spawn(edge.run(stopped)) }
+        Rig { edge: address, acme, hub, served, stop, run: tokio::spawn(edge.run(stopped)) }
     }
 
     async fn ready(&self) {
@@ -254,7 +255,10 @@ async fn what_a_server_answers_is_bounded_and_checked() {
     rig.fails_for("larger than").await;
     ca.change(|mood| (mood.padding, mood.one_proof_more) = (0, true));
     rig.fails_for("3 proofs for 2 names").await;
-    ca.change(|mood| (mood.one_proof_more, mood.validity) = (false, (-7_200, -3_600)));
+    // At this one the library panics.
+    ca.change(|mood| (mood.one_proof_more, mood.no_address) = (false, true));
+    rig.fails_for("broke off").await;
+    ca.change(|mood| (mood.no_address, mood.validity) = (false, (-7_200, -3_600)));
     rig.fails_for("expired").await;
     assert!(rig.served.ready().is_err());
     ca.change(|mood| mood.validity = NINETY_DAYS);
@@ -290,6 +294,31 @@ async fn an_expired_certificate_in_the_folder_is_none_and_one_for_other_names_is
     rig.metric("kvasir_gateway_acme_issued_total 1").await;
     rig.shown(&ca, NAMES[1]).await.unwrap();
     rig.end().await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_cannot_be_kept_is_used_and_put_into_the_folder_later() {
+    let (ca, folder) = (Ca::start().await, tempfile::tempdir().unwrap());
+    ca.change(|mood| mood.orders_left = 0);
+    let rig = Rig::start(&ca, &cache(&folder)).await;
+    rig.fails_for("too many certificates").await;
+    // What a full disk does, a folder of the file's name does too: it cannot be replaced by a file.
+    let path = cache(&folder).join("certificate.json");
+    fs::create_dir(&path).unwrap();
+    ca.change(|mood| mood.orders_left = 1);
+    rig.fails_for("cannot be kept").await;
+    assert_eq!(rig.served.ready(), Ok(()));
+    let first = rig.shown(&ca, NAMES[0]).await.unwrap();
+    rig.metric("kvasir_gateway_acme_issued_total 1").await;
+
+    fs::remove_dir(&path).unwrap();
+    rig.acme.try_now();
+    until(|| rig.status().get("certificate_failure").is_none(), || rig.status().to_string()).await;
+    assert_eq!(rig.shown(&ca, NAMES[0]).await.unwrap(), first);
+    rig.end().await;
+    let again = Rig::start(&ca, &cache(&folder)).await;
+    assert_eq!(again.shown(&ca, NAMES[0]).await.unwrap(), first);
+    again.end().await;
 }
 
 #[tokio::test]

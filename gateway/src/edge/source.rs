@@ -79,7 +79,7 @@ impl CertificateSource {
         }
     }
 
-    /// Why the last order by ACME failed, unless it succeeded.
+    /// Why the last order by ACME failed, or why what it brought cannot be kept.
     pub(super) fn last_failure(&self) -> Option<String> {
         self.acme().and_then(Acme::last_failure)
     }
