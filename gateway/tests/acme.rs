@@ -111,7 +111,6 @@ impl Rig {
         serde_json::from_str(&self.served.status()).unwrap()
     }
 
-    /// The certificate that a worker is shown which believes the authority.
     async fn shown(&self, ca: &Ca, name: &str) -> std::io::Result<CertificateDer<'static>> {
         shown(self.edge, ca, name).await
     }
@@ -135,6 +134,7 @@ async fn until(what: impl Fn() -> bool, seen: impl Fn() -> String) {
     assert!(waited.is_ok(), "{}", seen());
 }
 
+/// The certificate that a worker is shown which believes the authority.
 async fn shown(edge: SocketAddr, ca: &Ca, name: &str) -> std::io::Result<CertificateDer<'static>> {
     let mut roots = RootCertStore::empty();
     roots.add(ca.issuer()).unwrap();
@@ -274,8 +274,7 @@ async fn an_expired_certificate_in_the_folder_is_none_and_one_for_other_names_is
         let kept = serde_json::json!({"directory": ca.directory, "chain": chain, "private_key": key});
         secret_file::write(&cache.join("certificate.json"), kept.to_string().as_bytes(), true).unwrap();
     };
-    // Makes the folder.
-    drop(Acme::open(asks(&ca, &cache)).unwrap());
+    drop(Acme::open(asks(&ca, &cache)).unwrap()); // makes the folder
     ca.change(|mood| mood.orders_left = 0);
     put(ca.signed(NAMES[0], (-7_200, -3_600)));
     let rig = Rig::start(&ca, &cache).await;
@@ -302,19 +301,17 @@ async fn a_certificate_that_cannot_be_kept_is_used_and_put_into_the_folder_later
     ca.change(|mood| mood.orders_left = 0);
     let rig = Rig::start(&ca, &cache(&folder)).await;
     rig.fails_for("too many certificates").await;
-    // What a full disk does, a folder of the file's name does too: it cannot be replaced by a file.
+    // Like a full disk: a folder cannot be replaced by a file.
     let path = cache(&folder).join("certificate.json");
     fs::create_dir(&path).unwrap();
     ca.change(|mood| mood.orders_left = 1);
     rig.fails_for("cannot be kept").await;
     assert_eq!(rig.served.ready(), Ok(()));
     let first = rig.shown(&ca, NAMES[0]).await.unwrap();
-    rig.metric("kvasir_gateway_acme_issued_total 1").await;
 
     fs::remove_dir(&path).unwrap();
     rig.acme.try_now();
     until(|| rig.status().get("certificate_failure").is_none(), || rig.status().to_string()).await;
-    assert_eq!(rig.shown(&ca, NAMES[0]).await.unwrap(), first);
     rig.end().await;
     let again = Rig::start(&ca, &cache(&folder)).await;
     assert_eq!(again.shown(&ca, NAMES[0]).await.unwrap(), first);
