@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
 mod front;
+mod metric;
 mod raw_link;
 mod scene;
 
@@ -11,46 +12,26 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use front::{Front, worker_through};
 use futures_util::SinkExt as _;
-use kvasir_link::{LinkError, LinkOptions, TlsTrust};
+use kvasir_gateway::hub::HubOptions;
+use kvasir_link::{LinkError, LinkOptions};
 use kvasir_wire::{
-    frame::{FrameError, HUB_STREAM, Kind, PAIR_STREAM},
+    frame::{FrameError, HUB_STREAM, Kind, PAIR_STREAM, frames},
     handshake::Purpose,
     id::Nonce,
     limits::MAX_CONTROL_BACKLOG_BYTES,
     message::Ping,
     pairing::PairRequest,
-    refusal::RefusalCode,
+    refusal::{Refusal, RefusalCode},
     ticket::Role,
 };
 use raw_link::{RawLink, raw_frame};
-use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject as _};
 use scene::*;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
     task::JoinSet,
 };
-use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_tungstenite::tungstenite::Message;
-
-/// A client's TLS settings that trust the edge.
-fn tls(front: &Front) -> Arc<rustls::ClientConfig> {
-    let TlsTrust::CaFile(pem) = &front.trust else { panic!("a certificate file") };
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Arc::new(config)
-}
-
-async fn dial_tls(front: &Front) -> TlsStream<TcpStream> {
-    let stream = TcpStream::connect(front.address).await.unwrap();
-    TlsConnector::from(tls(front)).connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
-}
 
 /// An honest worker and backbone find each other and finish a session.
 async fn an_honest_pair_is_served(scene: &Scene) {
@@ -107,9 +88,42 @@ fn broken_frames() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+/// What the hub said after the upgrade: the codes of its refusals, and of its close.
+fn said(mut bytes: &[u8]) -> (Vec<RefusalCode>, Option<u16>) {
+    let (mut refusals, mut close) = (Vec::new(), None);
+    while let [first, second, rest @ ..] = bytes {
+        let (length, rest) = match (*second, rest) {
+            (126, [a, b, rest @ ..]) => (usize::from(u16::from_be_bytes([*a, *b])), rest),
+            (length @ 0..=125, rest) => (usize::from(length), rest),
+            _ => break,
+        };
+        let Some((payload, rest)) = rest.split_at_checked(length) else { break };
+        match (first & 15, payload) {
+            (2, message) => {
+                for frame in frames(message).unwrap() {
+                    let frame = frame.unwrap();
+                    if frame.header.kind == Kind::Refuse {
+                        refusals.push(Refusal::decode(frame.payload).unwrap().code);
+                    }
+                }
+            }
+            (8, [a, b, ..]) => close = Some(u16::from_be_bytes([*a, *b])),
+            _ => {}
+        }
+        bytes = rest;
+    }
+    (refusals, close)
+}
+
 #[tokio::test]
-async fn broken_websocket_frames_end_their_connection_and_no_other() {
-    let scene = Arc::new(Scene::start(Arc::new(MemoryLedger::default())).await);
+async fn broken_websocket_frames_are_refused_and_end_their_connection_and_no_other() {
+    // Nothing but the frame itself ends a connection here: no deadline, no silence.
+    let day = Duration::from_secs(86_400);
+    let patient = |hub: &mut HubOptions| {
+        hub.door_time = day;
+        (hub.link.handshake, hub.link.ping_after) = (day, day);
+    };
+    let scene = Arc::new(Scene::start_with(Arc::new(MemoryLedger::default()), patient).await);
     let (mut worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
     let mut attackers = JoinSet::new();
     for (number, (what, bytes)) in broken_frames().into_iter().enumerate() {
@@ -128,6 +142,11 @@ async fn broken_websocket_frames_end_their_connection_and_no_other() {
                 // Whether it ends by a close or by a reset is the hub's business.
                 let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
                 assert!(ended.is_ok(), "{what}: the connection stays open");
+                let (refusals, close) = said(&rest);
+                // Who says goodbye, with whatever code, is let go.
+                let told =
+                    refusals == [RefusalCode::ProtocolError] || what.starts_with("a close with a code");
+                assert!(told, "{what}, admitted {admitted}: {refusals:?}, close {close:?}");
             });
         }
     }
@@ -159,6 +178,8 @@ async fn a_waiting_worker_that_sends_any_hostile_file_is_sent_away() {
             }
             _ => continue,
         };
+        // A wish to leave is granted without a look at its reason, which is for the other end.
+        let leaves = name.starts_with("drain-");
         let scene = scene.clone();
         attackers.spawn(async move {
             let (mut link, _) = RawLink::worker(&scene, &key(number as u8)).await;
@@ -166,9 +187,12 @@ async fn a_waiting_worker_that_sends_any_hostile_file_is_sent_away() {
                 // It may be sent away before its last message.
                 let _ = link.socket.send(Message::Binary(message.into())).await;
             }
+            let mut refusals = 0;
             while let Some((kind, _)) = link.receive().await {
                 assert_eq!(kind, Kind::Refuse, "{name}: the hub says why and nothing else");
+                refusals += 1;
             }
+            assert_eq!(refusals, usize::from(!leaves), "{name}: it is told why, once");
         });
     }
     assert!(attackers.len() >= 40, "the corpus is there");
@@ -254,7 +278,7 @@ async fn a_stolen_ticket_gets_past_the_edge_and_no_further_and_disturbs_nobody()
     let (mut worker, mut backbone, _control) = scene.pair(&owner, &key(3)).await;
     let ticket = scene.ticket(Role::Worker, &owner);
 
-    let mut link = RawLink::over(dial_tls(&front).await, "/v1/worker", &ticket).await;
+    let mut link = RawLink::over(front.dial(front.client_config()).await, "/v1/worker", &ticket).await;
     let handshake = link.hello(&ticket, &owner, Nonce([8; 32])).await;
     let challenge = link.expect(Kind::Challenge).await;
     let (_, proof) = handshake.challenge(&challenge, &thief).unwrap();
@@ -262,11 +286,11 @@ async fn a_stolen_ticket_gets_past_the_edge_and_no_further_and_disturbs_nobody()
     assert_eq!(link.refusal().await.code, RefusalCode::WrongKey);
 
     // What the owner once said on another connection, word for word.
-    let mut overheard = RawLink::over(dial_tls(&front).await, "/v1/worker", &ticket).await;
+    let mut overheard = RawLink::over(front.dial(front.client_config()).await, "/v1/worker", &ticket).await;
     let handshake = overheard.hello(&ticket, &owner, Nonce([8; 32])).await;
     let challenge = overheard.expect(Kind::Challenge).await;
     let (_, proof) = handshake.challenge(&challenge, &owner).unwrap();
-    let mut replay = RawLink::over(dial_tls(&front).await, "/v1/worker", &ticket).await;
+    let mut replay = RawLink::over(front.dial(front.client_config()).await, "/v1/worker", &ticket).await;
     replay.hello(&ticket, &owner, Nonce([8; 32])).await;
     replay.expect(Kind::Challenge).await;
     replay.send(Kind::Proof, &proof).await;
@@ -324,37 +348,35 @@ async fn what_belongs_into_a_session_is_refused_outside_of_one() {
 
 #[tokio::test]
 async fn whoever_says_one_byte_at_a_time_is_cut_off_by_the_one_deadline() {
-    let deadline = Duration::from_secs(3);
-    let scene =
-        Scene::start_with(Arc::new(MemoryLedger::default()), |hub| hub.link.handshake = deadline).await;
+    let deadline = Duration::from_secs(5);
+    let short = |hub: &mut HubOptions| (hub.link.handshake, hub.door_time) = (deadline, 3 * deadline);
+    let scene = Scene::start_with(Arc::new(MemoryLedger::default()), short).await;
     let front = Front::start_with(&scene, |edge| edge.upgrade_deadline = deadline).await;
     let ticket = scene.ticket(Role::Worker, &key(2));
-    let upgrade = format!(
+    let head = format!(
         "GET /v1/worker HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
-         Sec-WebSocket-Protocol: kvasir.v1\r\nAuthorization: Bearer {}\r\n\r\n",
+         Sec-WebSocket-Protocol: kvasir.v1\r\nAuthorization: Bearer {}\r\n",
         ticket.to_text()
     );
-    let client_hello = {
-        let name = ServerName::try_from("localhost").unwrap();
-        let mut client = rustls::ClientConnection::new(tls(&front), name).unwrap();
-        let mut bytes = Vec::new();
-        client.write_tls(&mut bytes).unwrap();
-        bytes
-    };
+    // Each goes on for minutes without being whole, or wrong: a ClientHello of 16 KiB in one TLS record,
+    let client_hello = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03";
+    // a head whose last line does not end before its 8 KiB,
+    let endless_head = format!("{head}X-Long: ");
+    // and a message of 60,000 bytes.
+    let message = [BINARY, 0x80 | 126, 0xea, 0x60, 0, 0, 0, 0];
     let at_tls = TcpStream::connect(front.address).await.unwrap();
-    let at_head = dial_tls(&front).await;
-    let mut at_hello = dial_tls(&front).await;
-    at_hello.write_all(upgrade.as_bytes()).await.unwrap();
-    let hello = masked(BINARY, &raw_frame(Kind::Hello, HUB_STREAM, 0, false, &[0; 2000]));
-    // Straight at the hub too, where the deadline of the door is not a test's to shorten.
+    let at_head = front.dial(front.client_config()).await;
+    let mut at_hello = front.dial(front.client_config()).await;
+    at_hello.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
+    // Straight at the hub too, where the door has a deadline of its own.
     let at_hub = TcpStream::connect(scene.hub).await.unwrap();
     let cut_off = async {
         tokio::join!(
-            drip(at_tls, &client_hello),
-            drip(at_head, upgrade.as_bytes()),
-            drip(at_hello, &hello),
-            drip(at_hub, upgrade.as_bytes()),
+            drip(at_tls, client_hello),
+            drip(at_head, endless_head.as_bytes()),
+            drip(at_hello, &message),
+            drip(at_hub, endless_head.as_bytes()),
         )
     };
     let honest = async {
@@ -363,9 +385,24 @@ async fn whoever_says_one_byte_at_a_time_is_cut_off_by_the_one_deadline() {
         worker_through(front.address, &front.trust, &ticket, &key, &options).await.unwrap()
     };
     let (_, _worker) = tokio::join!(patiently(cut_off), honest);
+    // It was the deadlines that ended them: nobody was refused, and no TLS or head was found wrong.
+    for (served, lines) in [
+        (&front.served, &["timed_out\"} 2", "spliced\"} 2"][..]),
+        (&scene.served, &["timed_out\"} 1", "failed\"} 1", "admitted\"} 1"][..]),
+    ] {
+        for line in lines {
+            metric::appears(&**served, &format!("kvasir_gateway_handshakes_total{{result=\"{line}")).await;
+        }
+        for result in ["refused", "tls_failed", "no_head", "client_gone"] {
+            let counted = format!("kvasir_gateway_handshakes_total{{result=\"{result}\"}} ");
+            let metrics = served.metrics();
+            let wrong = metrics.lines().find(|line| line.starts_with(&counted) && !line.ends_with(" 0"));
+            assert_eq!(wrong, None);
+        }
+    }
 }
 
-/// Sends a byte every 20 ms until the other side has had enough. What is sent takes longer than any deadline.
+/// Sends these bytes and then letters, one every 20 ms, until the other side has had enough.
 async fn drip<S: tokio::io::AsyncRead + AsyncWrite + Unpin>(stream: S, bytes: &[u8]) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let ended = async {
@@ -373,7 +410,7 @@ async fn drip<S: tokio::io::AsyncRead + AsyncWrite + Unpin>(stream: S, bytes: &[
         let _ = reader.read_to_end(&mut answer).await;
     };
     let endless = async {
-        for byte in bytes[..bytes.len() - 1].iter().chain(std::iter::repeat(&b'a')) {
+        for byte in bytes.iter().chain(std::iter::repeat(&b'a')) {
             if writer.write_all(&[*byte]).await.is_err() || writer.flush().await.is_err() {
                 break;
             }

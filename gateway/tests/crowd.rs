@@ -1,5 +1,6 @@
-//! Memory of edge and hub under a crowd: idle workers, connections that show no ticket, floods that nobody reads. Both run
-//! as processes of their own. `-- --nocapture` prints what was measured.
+//! Memory of edge and hub under a crowd: idle workers, connections that show no ticket, floods that nobody reads or
+//! acknowledges. Both run as processes of their own. `-- --nocapture` prints what was measured. The budgets are those of
+//! the table in `docs/gateway.md`.
 #![cfg(target_os = "linux")] // memory is read from /proc
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
@@ -11,14 +12,19 @@ mod scene;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use front::worker_through;
-use kvasir_link::{Connected, LinkOptions};
+use futures_util::StreamExt as _;
+use kvasir_gateway::{descriptors::DescriptorLimit, edge::SlotLimits};
+use kvasir_link::{BACKBONE_PATH, Connected, LinkOptions, WORKER_PATH, connect_backbone};
 use kvasir_wire::{
-    frame::{HUB_STREAM, Kind},
-    handshake::Welcome,
+    frame::{HUB_STREAM, Kind, PAIR_STREAM, frames},
+    handshake::{Admission, Features, Purpose},
     id::Nonce,
     key::SecretKey,
-    limits::MAX_MESSAGE_BYTES,
+    limits::{MAX_HELLO_BYTES, MAX_MESSAGE_BYTES, MAX_REPLAY_BYTES, MAX_REPORT_BYTES},
     message::Ping,
+    pairing::{EndPairing, PairRequest},
+    refusal::RefusalCode,
+    ticket::{Role, Ticket},
 };
 use process::{Gateway, Running};
 use raw_link::{RawLink, raw_frame};
@@ -29,14 +35,20 @@ use tokio::{
     sync::Semaphore,
     task::JoinSet,
 };
+use tokio_tungstenite::tungstenite::Message;
 
 /// Budgets, KiB of resident memory. A session at the edge holds TLS and two splice buffers, at the hub a WebSocket.
-const EDGE_PER_SESSION: u64 = 64;
-const HUB_PER_SESSION: u64 = 64;
+const EDGE_PER_SESSION: u64 = 40;
+const HUB_PER_SESSION: u64 = 45;
 /// What connections that show no ticket may cost altogether: 512 of them at most, each in its TLS handshake.
 const UNAUTHENTICATED: u64 = 32 * 1024;
 /// What one admitted worker may make the hub hold, whatever it does.
 const ONE_WORKER: u64 = 4 * 1024;
+/// What a session may make the hub hold one of whose ends floods while the other acknowledges nothing: what a link may keep,
+/// in buffers that are a part larger, and what is on the way.
+const ONE_SESSION: u64 = MAX_REPLAY_BYTES as u64 / 1024 * 3 / 2 + 2 * 1024;
+/// Of a session in which something long is left unfinished.
+const UNFINISHED: u64 = 1024;
 /// Here it is memory that is looked at: nobody is turned away for coming fast.
 const FAST: [&str; 2] = ["--max-accepts-per-second", "100000"];
 
@@ -53,6 +65,7 @@ async fn as_many_idle_workers_as_an_edge_takes_stay_within_the_budget() {
 }
 
 async fn idle_workers(count: usize) {
+    DescriptorLimit::raise();
     let gateway = Arc::new(Gateway::start(&FAST, &[&FAST[..], &["--max-per-address", "5000"]].concat()));
     // The first one pays for what is made once.
     let first = admitted(&gateway, 0).await;
@@ -108,6 +121,7 @@ async fn ten_thousand_connections_without_a_ticket_cost_little_and_shut_nobody_o
 
 /// Connections that say nothing, half a TLS record, or half a request, at edge and hub.
 async fn silent_crowd(count: usize) {
+    DescriptorLimit::raise();
     let gateway = Gateway::start(&FAST, &FAST);
     admitted(&gateway, 0).await;
     let (edge, hub) = (gateway.edge.peak(), gateway.hub.peak());
@@ -140,16 +154,7 @@ async fn silent_crowd(count: usize) {
 #[tokio::test]
 async fn pings_whose_answers_nobody_reads_cost_the_hub_little() {
     let gateway = Gateway::start(&[], &[]);
-    let key = key(2);
-    let ticket = gateway.ticket(&key);
-    let stream = TcpStream::connect(gateway.hub.address).await.unwrap();
-    let mut link = RawLink::over(stream, "/v1/worker", &ticket).await;
-    let handshake = link.hello(&ticket, &key, Nonce([1; 32])).await;
-    let challenge = link.expect(Kind::Challenge).await;
-    let (_, proof) = handshake.challenge(&challenge, &key).unwrap();
-    link.send(Kind::Proof, &proof).await;
-    let welcome = link.expect(Kind::Welcome).await;
-    assert!(matches!(Welcome::decode(&welcome).unwrap(), Welcome::Admitted { .. }));
+    let (mut link, _) = raw(&gateway, &key(2), worker_purpose(), Features::NONE).await;
     let before = gateway.hub.peak();
     // Messages full of pings, and not a byte is read, until the hub has had enough of it.
     let stream = link.socket.get_mut();
@@ -163,11 +168,7 @@ async fn pings_whose_answers_nobody_reads_cost_the_hub_little() {
                 message.extend(raw_frame(Kind::Ping, HUB_STREAM, sequence, false, &ping));
                 (sequence, sent) = (sequence + 1, sent + 1);
             }
-            let mut frame = vec![0x82, 0xff];
-            frame.extend((message.len() as u64).to_be_bytes());
-            frame.extend([0; 4]);
-            frame.extend(message);
-            if stream.write_all(&frame).await.is_err() {
+            if stream.write_all(&masked(&message)).await.is_err() {
                 break;
             }
         }
@@ -177,6 +178,210 @@ async fn pings_whose_answers_nobody_reads_cost_the_hub_little() {
     println!("{sent} pings without reading: {grown} KiB more at the hub");
     assert!(grown <= ONE_WORKER, "{grown} KiB for one worker");
     admitted(&gateway, 9).await;
+}
+
+#[tokio::test]
+async fn handshakes_that_are_never_finished_cost_the_hub_little() {
+    const WORKERS: u64 = 200;
+    let gateway = Gateway::start(&FAST, &[]);
+    drop(raw(&gateway, &key(2), worker_purpose(), Features::NONE).await);
+    let before = gateway.hub.peak();
+    let mut links = Vec::new();
+    for number in 0..WORKERS {
+        let (mut link, _) = raw(&gateway, &numbered(number), worker_purpose(), Features::NONE).await;
+        // Behind hello and proof; a worker that waits has room for nothing longer.
+        link.send_bytes(raw_frame(Kind::Hello, HUB_STREAM, 2, true, &[0; MAX_HELLO_BYTES])).await;
+        links.push(link);
+    }
+    for link in &mut links {
+        link.send_bytes(raw_frame(Kind::Hello, HUB_STREAM, 3, true, &[0; 1])).await;
+        let refusal = link.refusal().await;
+        assert_eq!(refusal.code, RefusalCode::ProtocolError);
+        assert!(refusal.sentence.contains(&MAX_HELLO_BYTES.to_string()), "{refusal}");
+    }
+    let grown = gateway.hub.peak() - before;
+    println!("{WORKERS} workers that leave a payload unfinished: {grown} KiB more at the hub");
+    assert!(grown <= WORKERS * (HUB_PER_SESSION + 2 * MAX_HELLO_BYTES as u64 / 1024), "{grown} KiB");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_of_hostile_ends_stay_within_the_budget() {
+    const PAYLOAD: usize = 60_000;
+    /// Twice what is kept of them.
+    const MESSAGES: u32 = (2 * MAX_REPLAY_BYTES / PAYLOAD) as u32;
+    const SESSIONS: u64 = 16;
+    for (what, reads) in
+        [("whose backbone reads and acknowledges nothing", true), ("whose backbone does not read", false)]
+    {
+        let gateway = Gateway::priced(&FAST, &[]);
+        let (before, pairs) = sessions(&gateway, SESSIONS).await;
+        let mut floods = JoinSet::new();
+        for (mut worker, mut backbone) in pairs {
+            floods.spawn(async move {
+                let flood = async {
+                    let stream = worker.socket.get_mut();
+                    for sequence in 0..MESSAGES {
+                        let frame = raw_frame(Kind::Have, PAIR_STREAM, sequence, false, &[0; PAYLOAD]);
+                        // Who is not read stops here, and so does who is sent away.
+                        match tokio::time::timeout(STILL, stream.write_all(&masked(&frame))).await {
+                            Ok(Ok(())) => {}
+                            Ok(Err(_)) | Err(_) => break,
+                        }
+                    }
+                };
+                let read = async {
+                    if reads {
+                        let _ = tokio::io::copy(backbone.socket.get_mut(), &mut tokio::io::sink()).await;
+                    }
+                    std::future::pending::<()>().await
+                };
+                tokio::select! {
+                    () = flood => {}
+                    () = read => {}
+                }
+            });
+        }
+        patiently(async { while floods.join_next().await.is_some() {} }).await;
+        let grown = gateway.hub.peak() - before;
+        println!("{SESSIONS} sessions {what}: {grown} KiB more at the hub");
+        assert!(grown <= SESSIONS * ONE_SESSION, "{what}: {grown} KiB");
+    }
+
+    let gateway = Gateway::priced(&FAST, &[]);
+    let (before, mut pairs) = sessions(&gateway, SESSIONS).await;
+    for (worker, _) in &mut pairs {
+        for part in 0..4 {
+            // Behind hello, proof and signature.
+            let frame = raw_frame(Kind::Report, HUB_STREAM, 3 + part, true, &[0; PAYLOAD]);
+            worker.send_bytes(frame).await;
+        }
+    }
+    for (worker, _) in &mut pairs {
+        worker.send_bytes(raw_frame(Kind::Report, HUB_STREAM, 7, true, &[0; 30_000])).await;
+        let refusal = worker.refusal().await;
+        assert!(refusal.sentence.contains(&MAX_REPORT_BYTES.to_string()), "{refusal}");
+    }
+    let grown = gateway.hub.peak() - before;
+    println!("{SESSIONS} sessions with a report that is never finished: {grown} KiB more at the hub");
+    assert!(grown <= SESSIONS * UNFINISHED, "{grown} KiB");
+}
+
+/// What the table of budgets says that all may take together, against what the units in `packaging/` allow.
+#[test]
+fn the_budgets_of_all_together_fit_into_the_memory_of_the_services() {
+    /// KiB: two messages that wait at the hub to be passed on, and one that is read.
+    const ON_THE_WAY: u64 = 3 * 64;
+    /// Answers to pings that are queued: 64 KiB of payload, and ten times as much around it.
+    const UNREAD_PONGS: u64 = 640;
+    /// What is kept for resumption: 512 MiB, in buffers that are a third larger, and two messages for each in any case.
+    const KEPT_TOGETHER: u64 = 512 * 1024 * 4 / 3;
+    const KEPT_IN_ANY_CASE: u64 = 2 * 64;
+    /// At the edge: two splice buffers that have grown, and TLS's own, a record in and 64 KiB out.
+    const BUSY: u64 = 2 * 64 + 16 + 64;
+    let connections = SlotLimits::default().connections as u64;
+    let workers = connections / 2;
+    let hub = UNAUTHENTICATED
+        + connections * (HUB_PER_SESSION + ON_THE_WAY + KEPT_IN_ANY_CASE)
+        + KEPT_TOGETHER
+        + workers * (UNREAD_PONGS + MAX_REPORT_BYTES as u64 / 1024);
+    let edge = UNAUTHENTICATED + connections * (EDGE_PER_SESSION + BUSY);
+    println!("hub {} MiB, edge {} MiB", hub / 1024, edge / 1024);
+    for (name, together) in [("hub", hub), ("edge", edge)] {
+        let file = format!("{}/../packaging/systemd/kvasir-{name}.service", env!("CARGO_MANIFEST_DIR"));
+        let unit = std::fs::read_to_string(file).unwrap();
+        let most = unit.lines().find_map(|line| line.strip_prefix("MemoryMax=")?.strip_suffix('G')).unwrap();
+        let most = most.parse::<u64>().unwrap() * 1024 * 1024;
+        assert!(together <= most, "{name}: {together} KiB of {most}");
+    }
+}
+
+/// A write that takes so long goes to somebody who does not read.
+const STILL: Duration = Duration::from_secs(3);
+
+/// A binary WebSocket frame whose mask is zeros.
+fn masked(message: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x82, 0xff];
+    frame.extend((message.len() as u64).to_be_bytes());
+    frame.extend([0; 4]);
+    frame.extend(message);
+    frame
+}
+
+fn numbered(number: u64) -> SecretKey {
+    let mut seed = [99; 32];
+    seed[..8].copy_from_slice(&number.to_le_bytes());
+    SecretKey::from_seed(seed)
+}
+
+/// A link straight to the hub whose holder has proved its key.
+async fn raw(
+    gateway: &Gateway,
+    key: &SecretKey,
+    purpose: Purpose,
+    features: Features,
+) -> (RawLink, Admission) {
+    let role = purpose.role();
+    let path = if role == Role::Worker { WORKER_PATH } else { BACKBONE_PATH };
+    let ticket: Ticket = gateway.ticket_of(role, key);
+    let stream = TcpStream::connect(gateway.hub.address).await.unwrap();
+    let mut link = RawLink::over(stream, path, &ticket).await;
+    let handshake = link.hello_for(purpose, features, &ticket, key, Nonce([1; 32])).await;
+    let challenge = awaited(&mut link, Kind::Challenge).await;
+    let (admission, proof) = handshake.challenge(&challenge, key).unwrap();
+    link.send(Kind::Proof, &proof).await;
+    awaited(&mut link, Kind::Welcome).await;
+    (link, admission)
+}
+
+/// The payload of this kind that comes next; what else comes is passed over.
+async fn awaited(link: &mut RawLink, kind: Kind) -> Vec<u8> {
+    loop {
+        let Message::Binary(message) = patiently(link.socket.next()).await.unwrap().unwrap() else {
+            continue;
+        };
+        for frame in frames(&message).unwrap() {
+            let frame = frame.unwrap();
+            if frame.header.kind == kind {
+                return frame.payload.to_vec();
+            }
+        }
+    }
+}
+
+/// So many sessions that can be resumed, both ends of each by hand, and the hub's peak of memory once the first was there.
+async fn sessions(gateway: &Gateway, count: u64) -> (u64, Vec<(RawLink, RawLink)>) {
+    let backbone = key(3);
+    let ticket = gateway.ticket_of(Role::Backbone, &backbone);
+    let (url, options) = (format!("ws://{}", gateway.hub.address), LinkOptions::default());
+    let dial = connect_backbone(&url, &ticket, &backbone, control_purpose(), Features::NONE, &options);
+    let mut control = dial.await.unwrap();
+    let (mut before, mut pairs) = (0, Vec::new());
+    for number in 0..=count {
+        let worker = numbered(number);
+        let (mut up, admission) = raw(gateway, &worker, worker_purpose(), Features::RESUME).await;
+        let offer = expect(&mut control.receiver, Kind::Pair).await;
+        let request = PairRequest::decode(&offer.bytes).unwrap();
+        let (mut down, of_backbone) =
+            raw(gateway, &backbone, Purpose::Session(request.session), Features::RESUME).await;
+        for (link, admission, key) in [(&mut up, &admission, &worker), (&mut down, &of_backbone, &backbone)] {
+            let transcript = awaited(link, Kind::Transcript).await;
+            let (_, signature) =
+                EndPairing::transcript(&transcript, admission, key, &worker_expectation()).unwrap();
+            link.send(Kind::Sign, &signature).await;
+        }
+        for link in [&mut up, &mut down] {
+            awaited(link, Kind::Welcome).await;
+        }
+        // Without it the hub would end the session after a while.
+        let grant = grant_for(&request, &backbone, &gateway.hub_key.public());
+        down.send(Kind::Grant, grant.to_string().as_bytes()).await;
+        // The first one pays for what is made once.
+        match number {
+            0 => before = gateway.hub.peak(),
+            _ => pairs.push((up, down)),
+        }
+    }
+    (before, pairs)
 }
 
 /// A connection from another of this machine's addresses.

@@ -127,6 +127,34 @@ async fn a_successor_that_dies_is_replaced_while_the_old_one_has_a_session_and_o
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_successor_that_dies_after_it_has_handed_over_itself_is_not_replaced() {
+    let rig = Rig::start();
+    let session = admitted(&rig.gateway, 0).await;
+    rig.gateway.edge.signal("-USR2");
+    let second = rig.successor().await;
+    // It needs a session, or it ends in order once it has handed over. The first one may take one more before it stops.
+    let descriptors = || fs::read_dir(format!("/proc/{}/fd", second.0)).unwrap().count();
+    let before = descriptors();
+    let mut held = Vec::new();
+    while descriptors() < before + 2 {
+        held.push(admitted(&rig.gateway, 1 + held.len() as u64).await);
+    }
+    assert!(Command::new("kill").args(["-USR2", &second.0]).status().unwrap().success());
+    let third = rig.successor().await;
+    assert_ne!(third.0, second.0);
+    // It is killed; what it had ends with it.
+    drop(second);
+    patiently(held.pop().unwrap().sender.ended()).await;
+    let log = rig.gateway.folder.path().join("edge.log");
+    until(|| fs::read_to_string(&log).unwrap().contains("the one after it goes on")).await;
+    assert!(session.sender.is_open() && !rig.gateway.edge.has_ended());
+    let mut message = [0; 100];
+    assert!(rig.manager.try_recv(&mut message).is_err(), "no other one was started");
+    admitted(&rig.gateway, 99).await;
+    assert!(fs::metadata(format!("/proc/{}", third.0)).is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edge_whose_successor_cannot_start_goes_on_as_it_was() {
     let rig = Rig::start();
     let session = admitted(&rig.gateway, 0).await;

@@ -297,6 +297,30 @@ async fn a_worker_without_a_common_plugin_is_refused_and_the_backbone_is_told() 
 }
 
 #[tokio::test]
+async fn a_worker_that_connects_again_and_again_is_held_up_and_no_other_one() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    // Two hundred of them a second apart each would be let in; nobody is that slow.
+    let mut told = None;
+    for _ in 0..200 {
+        match patiently(scene.worker(&key(2))).await {
+            Ok(link) => drop(link),
+            Err(kvasir_link::LinkError::Refused(refusal)) => {
+                told = Some(refusal);
+                break;
+            }
+            Err(other) => panic!("failed without a refusal: {other}"),
+        }
+    }
+    let told = told.expect("a refusal");
+    assert_eq!(told.code, RefusalCode::LimitReached);
+    assert!(told.retry_after.is_some());
+    let page = scene.served.page();
+    assert!(page.contains(&told.sentence), "{page}");
+    assert!(scene.served.metrics().contains("kvasir_gateway_refused_total{reason=\"limit_reached\"} 1"));
+    patiently(scene.worker(&key(4))).await.unwrap();
+}
+
+#[tokio::test]
 async fn messages_beyond_the_limits_end_the_link_with_a_reason() {
     let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
     let messages: Vec<(&str, Vec<u8>)> = vec![

@@ -36,10 +36,11 @@ fn every_service_is_confined_and_is_given_longer_to_stop_than_it_takes() {
         let stop = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")?.strip_suffix('s'));
         let drain = match name {
             "edge" => kvasir_gateway::edge::DRAIN_TIME,
-            "hub" => kvasir_gateway::hub::DRAIN_TIME,
+            "hub" => kvasir_gateway::hub::DRAIN_TIME + kvasir_gateway::hub::FILE_TIME,
             _ => std::time::Duration::ZERO,
         };
-        assert!(stop.unwrap().parse::<u64>().unwrap() > drain.as_secs(), "{name}");
+        let stop = stop.unwrap().parse::<u64>().unwrap();
+        assert!(stop > drain.as_secs(), "{name}");
         let reloads = unit.contains("ExecReload=/bin/kill -HUP $MAINPID");
         assert_eq!(reloads, ["edge", "hub"].contains(&name), "{name}: elsewhere a hangup ends the program");
         assert_eq!(unit.contains("\nNotifyAccess=all\n"), reloads, "{name}: who hands over says so");
@@ -62,6 +63,24 @@ fn an_edge_with_acme_keeps_what_it_is_issued_and_asks_for_no_files() {
         let dropped = lines.iter().find_map(|line| line.strip_prefix("UnsetEnvironment=")).unwrap();
         assert!(dropped.split(' ').any(|found| found == name), "{name}");
     }
+}
+
+#[test]
+fn a_renewed_certificate_is_read_without_a_restart() {
+    // Credentials are copied at the start.
+    let unit = unit("edge");
+    let handed_over: Vec<&str> =
+        unit.lines().filter_map(|line| line.strip_prefix("LoadCredential=")).collect();
+    assert_eq!(handed_over, ["edge.key:/etc/kvasir/edge.key"]);
+    for variable in ["KVASIR_GATEWAY_CERTIFICATE=", "KVASIR_GATEWAY_CERTIFICATE_KEY="] {
+        let path =
+            unit.lines().find_map(|line| line.strip_prefix("Environment=")?.strip_prefix(variable)).unwrap();
+        assert!(path.starts_with("/etc/kvasir/tls/"), "{variable}{path}");
+    }
+    // Who may read them is there before the service.
+    let user = unit.lines().find_map(|line| line.strip_prefix("User=")).unwrap();
+    let users = fs::read_to_string(packaging("sysusers/kvasir-edge.conf")).unwrap();
+    assert!(users.lines().any(|line| line.starts_with(&format!("u {user} "))), "{users}");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
+mod metric;
+
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use kvasir_gateway::{
@@ -128,13 +130,7 @@ impl Rig {
 
     /// Waits until the metrics have this line.
     async fn metric(&self, line: &str) {
-        let appears = async {
-            while !self.served.metrics().lines().any(|found| found == line) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let waited = tokio::time::timeout(Duration::from_secs(60), appears).await;
-        assert!(waited.is_ok(), "no {line} in:\n{}", self.served.metrics());
+        metric::appears(&*self.served, line).await;
     }
 
     async fn nothing_reached_the_backend(self) {

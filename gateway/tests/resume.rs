@@ -18,6 +18,7 @@ use std::{
 };
 
 use front::Front;
+use futures_util::SinkExt as _;
 use kvasir_gateway::hub::{HubOptions, SIGN_TIME};
 use kvasir_link::{Connected, LinkError, LinkOptions, USER_TIMEOUT, connect_backbone, connect_worker};
 use kvasir_wire::{
@@ -34,9 +35,11 @@ use relay::{Flow, Relay};
 use scene::*;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
+    sync::Notify,
     time::sleep,
 };
+use tokio_tungstenite::tungstenite::{Message, protocol::CloseFrame};
 
 /// Long enough for bytes to be where a relay holds them; nothing depends on it but what a test cuts.
 const ON_THE_WAY: Duration = Duration::from_millis(100);
@@ -338,6 +341,9 @@ async fn a_worker_that_is_away_when_it_should_sign_signs_once_it_is_back() {
 
 #[test]
 fn the_hub_finds_a_path_silent_before_a_signature_that_it_asked_for_there_is_overdue() {
+    let LinkOptions { ping_after, dead_after, .. } = LinkOptions::default();
+    // Behind a proxy that takes whatever is written; elsewhere it is sooner.
+    assert!(SIGN_TIME > ping_after + ping_after / 3 + dead_after);
     assert!(SIGN_TIME > USER_TIMEOUT);
 }
 
@@ -447,4 +453,85 @@ async fn a_hub_that_stops_does_not_wait_for_who_is_away() {
     rig.scene.stopper.stop();
     let closed = rig.scene.closed_sessions(1).await;
     assert!(closed[0].reason.contains("when the hub stopped"), "{}", closed[0].reason);
+}
+
+/// A proxy of WebSockets that passes one connection on until it goes away, which it tells both sides with a close of its own.
+struct GoingProxy {
+    address: SocketAddr,
+    goes: Arc<Notify>,
+}
+
+impl GoingProxy {
+    async fn before(server: SocketAddr) -> GoingProxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let goes = Arc::new(Notify::new());
+        let asked = goes.clone();
+        tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut server = TcpStream::connect(server).await.unwrap();
+            tokio::select! {
+                _ = tokio::io::copy_bidirectional(&mut client, &mut server) => return,
+                () = asked.notified() => {}
+            }
+            // Code 1012, "service restart"; what a client sends is masked, here with zeros.
+            client.write_all(&[0x88, 2, 0x03, 0xf4]).await.unwrap();
+            server.write_all(&[0x88, 0x82, 0, 0, 0, 0, 0x03, 0xf4]).await.unwrap();
+            for side in [&mut client, &mut server] {
+                let _ = side.shutdown().await;
+                let _ = tokio::io::copy(side, &mut tokio::io::sink()).await;
+            }
+        });
+        GoingProxy { address, goes }
+    }
+}
+
+#[tokio::test]
+async fn a_close_by_a_proxy_on_the_way_is_a_cut_at_both_ends() {
+    let mut rig = Rig::start().await;
+    let proxy = GoingProxy::before(rig.hub).await;
+    rig.lan.retarget(proxy.address);
+    let (mut worker, mut backbone) = rig.begun().await;
+    rig.lan.retarget(rig.hub);
+    let mut standing = backbone.session.sender.standing();
+    let began = Instant::now();
+    // Nothing is on its way: the close comes between two frames.
+    proxy.goes.notify_one();
+    assert!(patiently(standing.wait_for(|now| now.connection == 1 && now.is_whole)).await.is_ok());
+    recovered("a close by a proxy on the way", began);
+    call(&mut worker, &mut backbone, 2, 10, 10, async || {}).await;
+    rig.is_billed(&mut worker, &mut backbone, 170).await;
+    assert_eq!(rig.scene.closed_sessions(1).await[0].resumed, 1);
+}
+
+#[tokio::test]
+async fn a_worker_that_says_that_it_cannot_go_on_ends_its_session_at_once() {
+    let change = |hub: &mut HubOptions| {
+        // Whoever waited for it would wait longer than this test.
+        hub.link.resume_within = Duration::from_secs(3_600);
+    };
+    let mut scene = Scene::start_with(Arc::new(MemoryLedger::default()), change).await;
+    scene.features = Features::RESUME;
+    let (worker, backbone) = (key(2), key(3));
+    let mut control = scene.control(&backbone).await;
+    let ticket = scene.ticket(Role::Worker, &worker);
+    let mut link = RawLink::dial(&scene, "/v1/worker", &ticket).await;
+    let nonce = Nonce([7; 32]);
+    let handshake = link.hello_for(worker_purpose(), Features::RESUME, &ticket, &worker, nonce).await;
+    let challenge = link.expect(Kind::Challenge).await;
+    let (admission, proof) = handshake.challenge(&challenge, &worker).unwrap();
+    link.send(Kind::Proof, &proof).await;
+    link.expect(Kind::Welcome).await;
+    let (mut backbone, ()) =
+        tokio::join!(scene.take_offer(&mut control, &backbone), link.pair(&worker, &admission));
+    backbone.grant().await;
+    backbone.call(1, vec![1; 10]).await;
+    link.expect(Kind::Call).await;
+
+    let code = 4000 + RefusalCode::UnknownSession as u16;
+    let close = CloseFrame { code: code.into(), reason: "unknown_session".into() };
+    link.socket.send(Message::Close(Some(close))).await.unwrap();
+    assert_eq!(refused(&mut backbone.session.receiver).await.code, RefusalCode::PeerLost);
+    let closed = scene.closed_sessions(1).await;
+    assert!(closed[0].reason.contains("4014"), "{}", closed[0].reason);
 }

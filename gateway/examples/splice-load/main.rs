@@ -5,12 +5,15 @@
 //! splice-load FOLDER
 //! ```
 //!
-//! Writes keys and a certificate for `localhost` into FOLDER and prints one line of JSON: the upstream's address, the
-//! network, and the name that a passed ClientHello asks for. Then each line of standard input is an order, and each is
-//! answered with one line: what was measured, or `{"error": WHY}`.
+//! Writes keys and a certificate for `localhost` into FOLDER and prints one line of JSON: the addresses of the upstream and of a
+//! ledger's stand-in, the network, and the name that a passed ClientHello asks for. Then each line of standard input is an order,
+//! and each is answered with one line: what was measured, or `{"error": WHY}`.
 
 mod client;
 mod crowd;
+#[path = "../holders/mod.rs"]
+mod holders;
+mod ledger;
 mod parties;
 mod upstream;
 
@@ -23,6 +26,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Parser;
+use kvasir_wire::handshake::Features;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -51,7 +55,9 @@ enum Order {
     /// So many more connections, each used once and then held.
     Hold { way: Way, address: SocketAddr, sessions: usize },
     /// So many more workers, admitted by a hub and then held.
-    HoldAtHub { address: SocketAddr, sessions: usize },
+    HoldAtHub { address: SocketAddr, sessions: usize, resume: bool },
+    /// So many more sessions of workers with a backbone, held at a hub.
+    HoldSessionsAtHub { address: SocketAddr, sessions: usize, resume: bool },
     /// Says how many of those held are still there, and closes them.
     Release,
 }
@@ -59,9 +65,10 @@ enum Order {
 fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(tracing::Level::WARN).init();
     let ends = Ends::make(&Arguments::parse().folder)?;
-    let upstream = upstream::start()?;
+    let (upstream, ledger) = (upstream::start()?, ledger::start()?);
     say(&json!({
-        "upstream": upstream.to_string(), "network": parties::NETWORK, "passed_name": parties::PASSED_NAME,
+        "upstream": upstream.to_string(), "ledger": format!("http://{ledger}"), "network": parties::NETWORK,
+        "passed_name": parties::PASSED_NAME,
     }))?;
     // One thread for the clients and one for the upstream: of the two only one is at work at a time, but for bulk.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -98,8 +105,12 @@ async fn carry_out(ends: &Ends, crowd: &mut Crowd, order: Order) -> anyhow::Resu
             crowd.hold(ends, way, address, sessions).await?;
             Ok(json!({"held": crowd.held()}))
         }
-        Order::HoldAtHub { address, sessions } => {
-            crowd.hold_at_hub(address, sessions).await?;
+        Order::HoldAtHub { address, sessions, resume } => {
+            crowd.hold_at_hub(address, sessions, features(resume)).await?;
+            Ok(json!({"held": crowd.held()}))
+        }
+        Order::HoldSessionsAtHub { address, sessions, resume } => {
+            crowd.hold_sessions_at_hub(address, sessions, features(resume)).await?;
             Ok(json!({"held": crowd.held()}))
         }
         Order::Release => {
@@ -109,6 +120,11 @@ async fn carry_out(ends: &Ends, crowd: &mut Crowd, order: Order) -> anyhow::Resu
             Ok(json!({"held": held, "alive": alive}))
         }
     }
+}
+
+/// What both ends ask for.
+fn features(resume: bool) -> Features {
+    if resume { Features::RESUME } else { Features::NONE }
 }
 
 /// The next line, or nothing at the end. What is held goes on meanwhile.

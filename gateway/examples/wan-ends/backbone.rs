@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use kvasir_link::{Connected, LinkOptions, LinkReceiver, LinkSender, connect_backbone, unix_now};
-use kvasir_wire::account::{Grant, Statement as _};
+use anyhow::Context as _;
+use kvasir_link::{Connected, LinkReceiver, LinkSender};
 use kvasir_wire::frame::{HUB_STREAM, Kind, Lane};
-use kvasir_wire::handshake::{BackboneOffer, Class, Features, Purpose};
+use kvasir_wire::handshake::Features;
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::limits::MAX_BULK_PAYLOAD_BYTES;
 use kvasir_wire::message::{Countersign, CutRequest, ReceiptMessage};
-use kvasir_wire::money::MeteredBytes;
-use kvasir_wire::pairing::{Expectation, PairRequest};
+use kvasir_wire::pairing::PairRequest;
 use kvasir_wire::receipt::{Receipt, Terms};
+use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::ticket::Role;
 use kvasir_wire::work::{WorkBook, WorkItem};
 use tokio::sync::oneshot;
 
-use crate::parties::{FORMAT, MODEL, NETWORK, PLUGIN, SECONDS, holder, ticket};
+use crate::holders::{BackboneHolder, holder};
+use crate::parties::NETWORK;
 
 /// A session with a worker, ready to be measured.
 pub struct Backbone {
@@ -31,7 +31,6 @@ pub struct Backbone {
     bulk_on: Arc<AtomicBool>,
     /// Bytes of bulk payload handed to the link.
     bulk_bytes: Arc<AtomicU64>,
-    _control: Connected,
 }
 
 type Calls = Mutex<HashMap<u32, oneshot::Sender<Instant>>>;
@@ -39,33 +38,12 @@ type Calls = Mutex<HashMap<u32, oneshot::Sender<Instant>>>;
 impl Backbone {
     /// Dials the hub and waits for a worker.
     pub async fn start(hub: SocketAddr, features: Features) -> anyhow::Result<Backbone> {
-        let (url, key, ticket) = (format!("ws://{hub}"), holder(Role::Backbone), ticket(Role::Backbone)?);
-        let options = LinkOptions::default();
-        let dial = |purpose| connect_backbone(&url, &ticket, &key, purpose, features, &options);
-        let offer = BackboneOffer {
-            model: MODEL,
-            plugins: vec![PLUGIN],
-            formats: vec![FORMAT],
-            accepts: Class::Exact,
-        };
-        let mut control = dial(Purpose::Control(offer)).await?;
-        let payload = tokio::time::timeout(Duration::from_secs(20), control.receiver.recv()).await;
-        let payload = payload.context("no worker came within 20 s")??;
-        if payload.kind != Kind::Pair {
-            bail!("a {} came where a worker was to be offered", payload.kind.name());
-        }
-        let request = PairRequest::decode(&payload.bytes)?;
-        let expectation = Expectation {
-            plugins: vec![request.plugin],
-            model: Some(MODEL),
-            class: Some(request.class),
-            peer: Some(request.worker),
-            session: Some(request.session),
-        };
-        let link = dial(Purpose::Session(request.session)).await?;
-        let session = link.pair(&key, &expectation).await?;
-        let hub = session.admission.ticket.claims().hub.digest();
-        let books = Books::begin(&request, hub, key, &session.sender).await?;
+        let ours = BackboneHolder::new(hub, NETWORK, features)?;
+        let mut control = ours.control().await?;
+        let first = tokio::time::timeout(Duration::from_secs(20), next_offer(&mut control)).await;
+        let (session, terms) = ours.take(&first.context("no worker came within 20 s")??).await?;
+        tokio::spawn(decline_others(control));
+        let books = Books { key: holder(Role::Backbone), terms, work: WorkBook::new(), last: None };
         let calls = Arc::new(Calls::default());
         let receive = receive(session.receiver, session.sender.clone(), books, calls.clone());
         tokio::spawn(async move {
@@ -79,7 +57,6 @@ impl Backbone {
             next_call: AtomicU32::new(1),
             bulk_on: Arc::default(),
             bulk_bytes: Arc::default(),
-            _control: control,
         })
     }
 
@@ -122,6 +99,26 @@ impl Backbone {
     /// Bytes of bulk that have left for the worker so far.
     pub fn bulk_sent(&self) -> u64 {
         self.bulk_bytes.load(Ordering::Relaxed).saturating_sub(self.sender.queued_bytes(Lane::Bulk) as u64)
+    }
+}
+
+/// The worker that the hub offers next.
+async fn next_offer(control: &mut Connected) -> anyhow::Result<Vec<u8>> {
+    loop {
+        let payload = control.receiver.recv().await?;
+        if payload.kind == Kind::Pair {
+            return Ok(payload.bytes);
+        }
+    }
+}
+
+/// Whoever else comes is not wanted: one worker has all the experts.
+async fn decline_others(mut control: Connected) -> anyhow::Result<()> {
+    loop {
+        let offer = PairRequest::decode(&next_offer(&mut control).await?)?;
+        let refusal = Refusal::new(RefusalCode::Declined, "the one place is taken", "wait until it is free");
+        let refusal = refusal.retry_after(5).about(offer.session);
+        control.sender.send(Kind::Refuse, HUB_STREAM, refusal.encode()).await?;
     }
 }
 
@@ -172,44 +169,6 @@ struct Books {
 }
 
 impl Books {
-    /// Sends the session's grant, which must come before the first call.
-    async fn begin(
-        request: &PairRequest,
-        hub: kvasir_wire::id::KeyDigest,
-        key: SecretKey,
-        sender: &LinkSender,
-    ) -> anyhow::Result<Books> {
-        let network: kvasir_wire::note::NetworkName = NETWORK.parse()?;
-        let grant = Grant {
-            network: network.clone(),
-            session: Some(request.session),
-            hub,
-            worker: Some(request.worker.digest()),
-            backbone: key.public(),
-            price: request.price,
-            bytes: MeteredBytes::new(1 << 40)?,
-            from: unix_now() - 60,
-            until: unix_now() + SECONDS,
-        };
-        let note = grant.sign(&key)?;
-        sender.send(Kind::Grant, HUB_STREAM, note.to_string().into_bytes()).await?;
-        let terms = Terms {
-            network,
-            session: request.session,
-            grant: note.leaf_hash(),
-            hub,
-            worker: request.worker.digest(),
-            backbone: key.public().digest(),
-            payee: request.payee,
-            model: MODEL,
-            plugin: request.plugin,
-            class: request.class,
-            price: request.price,
-            from: 0,
-        };
-        Ok(Books { key, terms, work: WorkBook::new(), last: None })
-    }
-
     fn answered(&mut self, stream: u32, bytes: usize) -> anyhow::Result<()> {
         let item =
             WorkItem { call: u64::from(stream / 2), layer: 0, mode: 0, payload: [0; 32], rows: [0; 32] };

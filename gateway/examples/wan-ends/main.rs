@@ -1,9 +1,15 @@
 //! Both ends of a session and the gateway between them, for `scripts/bench-wan`: dispatch and bulk over a wide-area link.
 //!
 //! `measure` runs backbone, hub and edge on one side of the link and prints one JSON object of what it measured; `worker`
-//! runs on the other side. `report` joins such objects into the table, or into one object as every benchmark prints it.
+//! runs on the other side. `abuse` is what `measure` starts to show that hostile peers do not slow down honest ones. `report`
+//! joins such objects into the table, or into one object as every benchmark prints it.
 
+mod abuse;
+mod attackers;
 mod backbone;
+#[path = "../holders/mod.rs"]
+mod holders;
+mod hostile;
 mod measure;
 mod parties;
 mod report;
@@ -33,10 +39,11 @@ enum Role {
         /// Folder that both ends see; the edge's certificate lies there.
         #[arg(long)]
         folder: PathBuf,
-        /// Ask for a second connection for bulk.
-        #[arg(long)]
-        bulk_connection: bool,
+        #[command(flatten)]
+        alike: parties::Alike,
     },
+    /// Hostile peers, until standard input ends.
+    Abuse(abuse::Attack),
     /// Joins what several runs of `measure` printed.
     Report {
         /// The files.
@@ -54,9 +61,10 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match Arguments::parse().role {
         Role::Measure(plan) => runtime.block_on(measure::run(plan)),
-        Role::Worker { address, folder, bulk_connection } => {
-            runtime.block_on(worker::run(address, &folder, parties::features(bulk_connection)))
+        Role::Worker { address, folder, alike } => {
+            runtime.block_on(worker::run(address, &folder, alike.features()))
         }
+        Role::Abuse(attack) => runtime.block_on(abuse::run(attack)),
         Role::Report { files, json } => report::run(&files, json),
     }
 }

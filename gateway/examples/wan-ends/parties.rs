@@ -1,4 +1,4 @@
-//! Keys, tickets and a gateway for the two ends of the measurement: all from fixed seeds, so that both processes agree.
+//! A gateway for the two ends of the measurement, and what both processes have to agree on.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -9,58 +9,50 @@ use kvasir_gateway::certificate::{self, Names};
 use kvasir_gateway::edge::{Certificates, Edge, EdgeOptions};
 use kvasir_gateway::hub::filing::{Ledger, LedgerError};
 use kvasir_gateway::hub::{HubOptions, HubServer, SessionClosed};
+use kvasir_gateway::operations::Served;
 use kvasir_gateway::stop::{Stopper, switch};
-use kvasir_link::unix_now;
 use kvasir_wire::handshake::{Features, HubIdentity};
-use kvasir_wire::id::{ModelDigest, PluginDigest};
-use kvasir_wire::key::SecretKey;
 use kvasir_wire::note::Note;
-use kvasir_wire::ticket::{EdgeKey, Role, Ticket, TicketClaims, TicketLimits};
+use serde_json::Value;
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+
+use crate::holders::{edge_key, hub_key};
 
 pub const NETWORK: &str = "wan-bench";
-pub const PLUGIN: PluginDigest = PluginDigest([5; 32]);
-pub const MODEL: ModelDigest = ModelDigest([6; 32]);
-pub const FORMAT: u32 = 12;
 /// Port of the edge, and of the plain echo that the floor is measured with.
 pub const EDGE_PORT: u16 = 7443;
 pub const ECHO_PORT: u16 = 7444;
-/// Longer than any run.
-pub const SECONDS: u64 = 12 * 3600;
 
-fn hub_key() -> SecretKey {
-    SecretKey::from_seed([1; 32])
+/// What both ends of the session are told alike.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Alike {
+    /// A session ends with its connection, as with ends of an older release.
+    #[arg(long)]
+    no_resume: bool,
+    /// Bulk goes over a second connection of the worker's.
+    #[arg(long, conflicts_with = "no_resume")]
+    bulk_connection: bool,
 }
 
-fn edge_key() -> EdgeKey {
-    EdgeKey::from_bytes([4; 32])
-}
+impl Alike {
+    /// Whether a session outlives its connections.
+    pub fn resume(self) -> bool {
+        !self.no_resume
+    }
 
-pub fn holder(role: Role) -> SecretKey {
-    SecretKey::from_seed(if role == Role::Worker { [2; 32] } else { [3; 32] })
-}
+    /// Whether bulk has a connection of its own.
+    pub fn bulk_connection(self) -> bool {
+        self.bulk_connection
+    }
 
-pub fn ticket(role: Role) -> anyhow::Result<Ticket> {
-    let wallet = SecretKey::from_seed([9; 32]).public().wallet_digest();
-    let claims = TicketClaims {
-        network: NETWORK.to_owned(),
-        role,
-        holder: holder(role).public(),
-        hub: hub_key().public(),
-        wallet: (role == Role::Worker).then_some(wallet),
-        plugins: vec![PLUGIN],
-        publishers: Vec::new(),
-        limits: TicketLimits { sessions: 1, session_bytes: 0 },
-        issued: unix_now() - 10,
-        expires: unix_now() + SECONDS,
-    };
-    Ok(Ticket::issue(&claims, &hub_key(), &edge_key())?)
-}
-
-/// What both ends ask for: nothing, or what a second connection for bulk needs.
-pub fn features(bulk_connection: bool) -> Features {
-    match bulk_connection {
-        true => Features::RESUME.with(Features::BULK_CONNECTION),
-        false => Features::NONE,
+    /// What an end asks for: as the product's ends do, unless told otherwise.
+    pub fn features(self) -> Features {
+        match (self.no_resume, self.bulk_connection) {
+            (true, _) => Features::NONE,
+            (false, true) => Features::RESUME.with(Features::BULK_CONNECTION),
+            (false, false) => Features::RESUME,
+        }
     }
 }
 
@@ -84,14 +76,48 @@ impl Ledger for NoLedger {
 /// A running edge and hub; they end with the process.
 pub struct Gateway {
     pub hub: SocketAddr,
+    edge: Arc<dyn Served>,
     _stoppers: [Stopper; 2],
 }
 
-/// Starts a hub on the loopback and an edge before it on `address`; its certificates lie in `folder` then.
-pub async fn start_gateway(address: IpAddr, folder: &Path, bulk_connection: bool) -> anyhow::Result<Gateway> {
+impl Gateway {
+    /// Connections that the edge has accepted so far, those closed unread included.
+    pub fn accepted(&self) -> anyhow::Result<u64> {
+        let status: Value = serde_json::from_str(&self.edge.status())?;
+        status["accepted"].as_u64().context("the edge's report does not say how many it accepted")
+    }
+}
+
+/// Starts a hub on the loopback and an edge before it on `address`; its certificates lie in `folder` then. `apart`: on two
+/// threads of their own, as in programs of their own, instead of the caller's.
+pub async fn start_gateway(
+    address: IpAddr,
+    folder: &Path,
+    alike: Alike,
+    apart: bool,
+) -> anyhow::Result<Gateway> {
+    if !apart {
+        return start_here(address, folder, alike).await;
+    }
+    let folder = folder.to_owned();
+    let (sender, started) = oneshot::channel();
+    std::thread::spawn(move || match Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime.block_on(async move {
+            let _ = sender.send(start_here(address, &folder, alike).await);
+            // What serves are tasks of this runtime.
+            std::future::pending::<()>().await;
+        }),
+        Err(error) => {
+            let _ = sender.send(Err(error.into()));
+        }
+    });
+    started.await.context("the gateway's threads ended")?
+}
+
+async fn start_here(address: IpAddr, folder: &Path, alike: Alike) -> anyhow::Result<Gateway> {
     let identity = HubIdentity { network: NETWORK.to_owned(), key: hub_key(), edge: edge_key() };
     let mut options = HubOptions::new(([127, 0, 0, 1], 0).into(), identity, folder.join("spool"));
-    options.link.bulk_connection = bulk_connection;
+    options.link.bulk_connection = alike.bulk_connection();
     let hub = HubServer::bind(options, Arc::new(NoLedger), Box::new(|_: &SessionClosed| {})).await?;
     let at = hub.address();
     let names = Names::parse(&[address.to_string()])?;
@@ -100,9 +126,10 @@ pub async fn start_gateway(address: IpAddr, folder: &Path, bulk_connection: bool
     let options = EdgeOptions::new((address, EDGE_PORT).into(), at.to_string(), NETWORK.to_owned());
     let edge = Edge::bind(options, edge_key(), certificates).await?;
     let ((hub_stopper, hub_stop), (edge_stopper, edge_stop)) = (switch(), switch());
+    let served = edge.served(edge_stop.clone());
     tokio::spawn(hub.run(hub_stop));
     tokio::spawn(edge.run(edge_stop));
-    Ok(Gateway { hub: at, _stoppers: [hub_stopper, edge_stopper] })
+    Ok(Gateway { hub: at, edge: served, _stoppers: [hub_stopper, edge_stopper] })
 }
 
 /// The certificate authority that [`start_gateway`] wrote.

@@ -5,17 +5,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use kvasir_link::{Congestion, LinkOptions, TlsTrust, connect_tcp, connect_worker};
+use kvasir_link::{Congestion, TlsTrust, connect_tcp};
 use kvasir_wire::frame::{HUB_STREAM, Kind};
-use kvasir_wire::handshake::{Class, Features, WorkerOffer};
+use kvasir_wire::handshake::Features;
 use kvasir_wire::message::{Countersign, ReceiptMessage};
-use kvasir_wire::pairing::Expectation;
 use kvasir_wire::receipt::Receipt;
 use kvasir_wire::ticket::Role;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::parties::{ECHO_PORT, EDGE_PORT, FORMAT, PLUGIN, authority, holder, ticket};
+use crate::holders::{holder, join, worker_expectation};
+use crate::parties::{ECHO_PORT, EDGE_PORT, NETWORK, authority};
 
 /// How long the other side may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,18 +27,9 @@ pub async fn run(address: IpAddr, folder: &Path, features: Features) -> anyhow::
     tokio::spawn(echo(plain));
     let trust = TlsTrust::CaFile(authority(folder)?);
     let key = holder(Role::Worker);
-    let offer = WorkerOffer {
-        plugins: vec![PLUGIN],
-        formats: vec![FORMAT],
-        memory_bytes: 1 << 30,
-        class: Class::Exact,
-    };
     let url = format!("wss://{address}:{EDGE_PORT}");
-    let options = LinkOptions::default();
-    let ticket = ticket(Role::Worker)?;
-    let connected = connect_worker(&url, &trust, &ticket, &key, offer, features, &options).await?;
-    let expectation = Expectation { plugins: vec![PLUGIN], ..Expectation::default() };
-    let mut session = connected.pair(&key, &expectation).await?;
+    let link = join(&url, &trust, NETWORK, &key, features).await?;
+    let mut session = link.pair(&key, &worker_expectation()).await?;
     while let Ok(payload) = session.receiver.recv().await {
         match payload.kind {
             Kind::Call => session.sender.send(Kind::Result, payload.stream, payload.bytes).await?,

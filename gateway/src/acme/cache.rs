@@ -80,9 +80,18 @@ impl Cache {
         Ok(Cache { folder: folder.into(), directory: directory.into() })
     }
 
-    /// Holds the folder as long as the value lives.
+    /// Holds the folder as long as the value lives. What a process that was killed left half written goes: it has a key in it.
     pub(super) fn hold(&self) -> io::Result<File> {
-        files::hold(&self.folder.join(LOCK))
+        let held = files::hold(&self.folder.join(LOCK))?;
+        for name in [ACCOUNT, CERTIFICATE] {
+            if let Err(error) = files::remove_drafts(&self.folder.join(name)) {
+                tracing::warn!(
+                    file = name,
+                    "what is left of a write that was cut off cannot be removed: {error}"
+                );
+            }
+        }
+        Ok(held)
     }
 
     /// The account, if there is one.
@@ -231,7 +240,10 @@ mod tests {
         cache.forget_account().unwrap();
         cache.forget_account().unwrap();
         assert!(cache.account().unwrap().is_none());
+        let draft = path.join(format!(".{CERTIFICATE}.1-0.partial"));
+        fs::write(&draft, "half of a key").unwrap();
         let held = cache.hold().unwrap();
+        assert!(!draft.exists() && cache.certificate().unwrap().is_some());
         assert_eq!(other.hold().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(held);
         other.hold().unwrap();

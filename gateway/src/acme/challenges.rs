@@ -33,9 +33,33 @@ pub(super) struct Challenges(Mutex<HashMap<String, Arc<CertifiedKey>>>);
 /// Challenges of one order. Dropping it has none answered any more.
 pub(super) struct Open<'a>(&'a Challenges);
 
-/// Whether a connection is an ACME server's: it offers that one protocol and no other.
-pub(super) fn is_challenge(hello: &ClientHello<'_>) -> bool {
-    hello.alpn().is_some_and(|mut offered| offered.next() == Some(PROTOCOL) && offered.next().is_none())
+/// How a connection offers that protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offered {
+    /// As an ACME server does, and nobody else.
+    Alone,
+    /// As nobody does who means it. Agreed on, it would count as a challenge that was answered.
+    BesideOthers,
+    /// Not at all.
+    Not,
+}
+
+/// How a connection offers that protocol.
+pub(super) fn offered(hello: &ClientHello<'_>) -> Offered {
+    hello.alpn().map_or(Offered::Not, of_protocols)
+}
+
+fn of_protocols<'a>(protocols: impl Iterator<Item = &'a [u8]>) -> Offered {
+    let (mut count, mut found) = (0_usize, false);
+    for protocol in protocols {
+        count += 1;
+        found |= protocol == PROTOCOL;
+    }
+    match (found, count) {
+        (true, 1) => Offered::Alone,
+        (true, _) => Offered::BesideOthers,
+        (false, _) => Offered::Not,
+    }
 }
 
 impl Challenges {
@@ -86,6 +110,21 @@ mod tests {
 
     /// Object identifier of the extension `acmeIdentifier` (RFC 8737, section 6.1).
     const ACME_IDENTIFIER: &str = "1.3.6.1.5.5.7.1.31";
+    const HTTP: &[u8] = b"http/1.1";
+    const OTHER: &[u8] = b"acme-tls/2";
+
+    #[test]
+    fn an_acme_server_offers_its_protocol_alone() {
+        let of = |protocols: &[&'static [u8]]| of_protocols(protocols.iter().copied());
+        assert_eq!(of(&[PROTOCOL]), Offered::Alone);
+        for beside in [[PROTOCOL, HTTP], [HTTP, PROTOCOL], [PROTOCOL, PROTOCOL]] {
+            assert_eq!(of(&beside), Offered::BesideOthers);
+        }
+        for other in [[HTTP, HTTP], [OTHER, HTTP]] {
+            assert_eq!(of(&other), Offered::Not);
+        }
+        assert_eq!(of(&[]), Offered::Not);
+    }
 
     #[test]
     fn a_challenge_is_shown_as_long_as_it_is_open() {

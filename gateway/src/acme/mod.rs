@@ -28,7 +28,8 @@ use rustls::{
 };
 use tokio::{
     sync::Notify,
-    time::{sleep, timeout},
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
 };
 
 pub use cache::CacheError;
@@ -45,9 +46,9 @@ use crate::{
     served_certificate::{ServedCertificate, Validity},
 };
 use cache::Cache;
-use challenges::Challenges;
+use challenges::{Challenges, Offered};
 use http::Http;
-use order::OrderError;
+use order::{Issued, OrderError};
 
 /// How long an order may take, from the account to the chain.
 const ORDER_TIME: Duration = Duration::from_secs(10 * 60);
@@ -55,6 +56,8 @@ const ORDER_TIME: Duration = Duration::from_secs(10 * 60);
 const LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// Between two looks whether another process still holds the folder.
 const HOLD_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two looks meanwhile for what that process has put there.
+const HELD_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// Most characters of a server's words that are shown.
 const MAX_WHY_CHARS: usize = 512;
 
@@ -82,7 +85,9 @@ pub struct Acme {
     http: Http,
     challenges: Challenges,
     current: RwLock<Option<ServedCertificate>>,
-    /// Why the last order failed; nothing once one has succeeded.
+    /// What is in use and could not be put into the folder.
+    unkept: Mutex<Option<Issued>>,
+    /// Why the last order failed, or why what it brought is not in the folder; nothing once both are well.
     failure: Mutex<Option<String>>,
     figures: AcmeFigures,
     nudge: Notify,
@@ -116,6 +121,7 @@ impl Acme {
             http,
             challenges: Challenges::default(),
             current: RwLock::default(),
+            unkept: Mutex::default(),
             failure: Mutex::default(),
             figures: AcmeFigures::default(),
             nudge: Notify::new(),
@@ -132,34 +138,28 @@ impl Acme {
 
     /// Orders and renews, for ever; one process at a time of those that have the folder.
     pub async fn run(self: Arc<Self>) {
-        let _held = self.hold().await;
-        let (mut failures, mut wait) = (0_u32, Duration::ZERO);
+        let held = Arc::new(self.hold().await);
+        let (mut tries, mut wait) = (0_u32, Duration::ZERO);
         loop {
-            let due = self.until_due();
-            let wait_now = due.min(LOOK_INTERVAL).max(wait);
+            let wait_now = self.until_due().min(LOOK_INTERVAL).max(wait);
             if !wait_now.is_zero() {
                 tokio::select! {
                     () = sleep(wait_now) => {}
                     () = self.nudge.notified() => {}
                 }
                 wait = Duration::ZERO;
+                self.keep_again();
                 if !self.until_due().is_zero() {
                     continue;
                 }
             }
+            let tried = self.order_apart(&held).await;
+            // One whose time is as good as over when it comes is paused for like a failure: by a clock that is wrong, all are.
+            tries = if self.until_due().is_zero() { tries.saturating_add(1) } else { 0 };
             let random = getrandom::u64().unwrap_or(u64::MAX / 2);
-            match self.order().await {
-                Ok(()) => {
-                    failures = 0;
-                    // One whose time is as good as over when it comes must not be ordered again at once.
-                    wait = pauses::pause(self.options.pauses, 1, random, Duration::ZERO);
-                }
-                Err(error) => {
-                    failures = failures.saturating_add(1);
-                    let asked = self.http.asked_to_wait();
-                    wait = pauses::pause(self.options.pauses, failures, random, asked);
-                    self.failed(&error, wait);
-                }
+            wait = pauses::pause(self.options.pauses, tries, random, self.http.asked_to_wait());
+            if let Err(error) = tried {
+                self.failed(&error, wait);
             }
         }
     }
@@ -178,7 +178,7 @@ impl Acme {
             None => "there is no certificate yet",
         };
         Err(match self.last_failure() {
-            Some(failure) => format!("{why}; the last order of one failed: {failure}"),
+            Some(failure) => format!("{why}; what failed last: {failure}"),
             None => format!("{why}; one is being ordered"),
         })
     }
@@ -188,7 +188,7 @@ impl Acme {
         self.validity().map(|validity| validity.seconds_left(unix_now()))
     }
 
-    /// Why the last order failed, unless it succeeded.
+    /// Why the last order failed, or why what it brought cannot be kept; nothing where all is well.
     pub(crate) fn last_failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -234,10 +234,11 @@ impl Acme {
 
     /// Waits until no other process has the folder: one that hands over, and may have put a certificate there.
     async fn hold(&self) -> File {
-        let mut said = None;
+        let (mut said, mut looked) = (None, Instant::now());
         loop {
             let error = match self.cache.hold() {
                 Ok(held) => {
+                    self.say_failure(None);
                     self.look_again();
                     return held;
                 }
@@ -247,17 +248,38 @@ impl Acme {
                 let text = format!("no certificate is ordered while the folder cannot be locked: {error}");
                 match error.kind() {
                     io::ErrorKind::WouldBlock => tracing::info!("{text}"),
-                    _ => tracing::error!("{text}"),
+                    _ => {
+                        tracing::error!("{text}");
+                        self.say_failure(Some(text));
+                    }
                 }
             }
             sleep(HOLD_INTERVAL).await;
-            self.look_again();
+            if looked.elapsed() >= HELD_LOOK_INTERVAL {
+                looked = Instant::now();
+                self.look_again();
+            }
         }
     }
 
     fn look_again(&self) {
         if let Err(error) = self.look() {
             tracing::error!("the certificate that is kept is not used: {error}");
+        }
+    }
+
+    /// One order, in a task of its own: the library panics at some of what a server may say, and renewals have to outlive that.
+    async fn order_apart(self: &Arc<Self>, held: &Arc<File>) -> Result<(), OrderError> {
+        // Dropped with the future, it ends the task, which has the folder until then.
+        let mut tasks = JoinSet::new();
+        let (acme, held) = (self.clone(), held.clone());
+        tasks.spawn(async move {
+            let _held = held;
+            acme.order().await
+        });
+        match tasks.join_next().await {
+            Some(Ok(result)) => result,
+            Some(Err(_)) | None => Err(OrderError::BrokenOff),
         }
     }
 
@@ -274,17 +296,34 @@ impl Acme {
         if left <= 0 {
             return Err(OrderError::Expired);
         }
-        if let Err(error) = self.cache.keep_certificate(&issued.chain, &issued.private_key) {
-            tracing::error!(
-                "the certificate is used and cannot be kept, the next start orders another: {error}"
-            );
-        }
+        tracing::info!(seconds_left = left, "a certificate was issued");
         self.take(served);
+        self.keep(issued);
         self.figures.issued.inc();
         self.figures.last_failure.set(0);
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        tracing::info!(seconds_left = left, "a certificate was issued");
         Ok(())
+    }
+
+    /// Puts what is in use into the folder. A full disk is no reason not to use it.
+    fn keep(&self, issued: Issued) {
+        let kept = self.cache.keep_certificate(&issued.chain, &issued.private_key);
+        let failure = kept.err().map(|error| {
+            format!(
+                "the certificate is used and cannot be kept in the folder, the next start orders another: {error}"
+            )
+        });
+        if let Some(failure) = &failure {
+            tracing::error!("{failure}");
+        }
+        *self.unkept.lock().unwrap_or_else(PoisonError::into_inner) = failure.is_some().then_some(issued);
+        self.say_failure(failure);
+    }
+
+    fn keep_again(&self) {
+        let unkept = self.unkept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(issued) = unkept {
+            self.keep(issued);
+        }
     }
 
     fn failed(&self, error: &OrderError, wait: Duration) {
@@ -297,15 +336,20 @@ impl Acme {
         );
         self.figures.failed.inc();
         self.figures.last_failure.set(gauge(unix_now()));
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        self.say_failure(Some(why));
+    }
+
+    fn say_failure(&self, why: Option<String>) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 }
 
 impl ResolvesServerCert for Acme {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        match challenges::is_challenge(&hello) {
-            true => self.challenges.find(hello.server_name()?),
-            false => self.current().map(|current| current.certified()),
+        match challenges::offered(&hello) {
+            Offered::Alone => self.challenges.find(hello.server_name()?),
+            Offered::BesideOthers => None,
+            Offered::Not => self.current().map(|current| current.certified()),
         }
     }
 }

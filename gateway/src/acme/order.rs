@@ -55,6 +55,10 @@ pub(super) enum OrderError {
     Keeping(#[from] io::Error),
     #[error("not done within {} s", .0.as_secs())]
     Late(Duration),
+    #[error(
+        "the order broke off at something that the server said and that no ACME server should; the log says where"
+    )]
+    BrokenOff,
     #[error("what the server issued cannot be served: {0}")]
     Unusable(#[from] Unusable),
     #[error("what the server issued is not for {0}")]

@@ -9,7 +9,7 @@ pub(super) struct HandOver;
 
 impl HandOver {
     /// Nothing will ask for it.
-    pub(super) fn of(_: &TcpListener) -> io::Result<Self> {
+    pub(super) fn of(_: &TcpListener, _: bool) -> io::Result<Self> {
         Ok(HandOver)
     }
 

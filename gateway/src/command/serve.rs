@@ -58,7 +58,7 @@ pub(super) fn edge(args: EdgeArgs, source: Source, json: bool) -> anyhow::Result
     run(async move {
         let hangups = Hangups::watch();
         let Listening { listener, takes_over } = listen_at(fixed.listen, "edge.listen")?;
-        let hand_over = HandOver::of(&listener).context("preparing to hand over")?;
+        let hand_over = HandOver::of(&listener, json).context("preparing to hand over")?;
         let address = listen::local_address(&listener)?;
         let options = match &fixed.own {
             Some(own) => EdgeOptions::new(address, own.hub.clone(), own.network.clone()),
@@ -110,7 +110,7 @@ pub(super) fn hub(args: HubArgs, source: Source, json: bool) -> anyhow::Result<(
     run(async move {
         let hangups = Hangups::watch();
         let Listening { listener, takes_over } = listen_at(fixed.listen, "hub.listen")?;
-        let hand_over = HandOver::of(&listener).context("preparing to hand over")?;
+        let hand_over = HandOver::of(&listener, json).context("preparing to hand over")?;
         let address = listen::local_address(&listener)?;
         if !is_local(address) {
             tracing::warn!(%address, "the hub speaks plain HTTP and belongs on the LAN: let no one outside reach this address");

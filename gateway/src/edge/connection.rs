@@ -56,8 +56,14 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAd
         Ok(Ok(joined)) => joined,
         Ok(Err(failure)) => {
             door.handshakes.count(failure.name());
-            if let NotJoined::Refused(refusal) = &failure {
-                door.refused.count(refusal.code());
+            match &failure {
+                NotJoined::Refused(refusal) => door.refused.count(refusal.code()),
+                // Every second or two, for as long as the proxy lives.
+                NotJoined::Looked => {
+                    tracing::debug!(%peer, "{failure}");
+                    return;
+                }
+                _ => {}
             }
             tracing::info!(%peer, client = %from, "not upgraded: {failure}");
             return;
@@ -130,6 +136,8 @@ enum NotJoined {
     Refused(HttpRefusal),
     #[error("{0}")]
     Proxy(#[from] ProxyHeaderError),
+    #[error("a proxy looked whether anybody listens here")]
+    Looked,
     #[error("{0}")]
     Passed(#[from] NotPassed),
     #[error("TLS handshake: {0}")]
@@ -149,7 +157,7 @@ impl NotJoined {
             NotJoined::Passed(why) => why.name(),
             NotJoined::Tls(_) => "tls_failed",
             NotJoined::Head(_) => "no_head",
-            NotJoined::Client(_) => "client_gone",
+            NotJoined::Client(_) | NotJoined::Looked => "client_gone",
         }
     }
 }
@@ -204,13 +212,19 @@ async fn behind_proxy(
     senders: &TrustedPeers,
     stream: &mut TcpStream,
     peer: IpAddr,
-) -> Result<IpAddr, ProxyHeaderError> {
+) -> Result<IpAddr, NotJoined> {
+    let is_proxy = senders.contains(peer);
     let mut first = [0; 1];
-    let begins = stream.peek(&mut first).await? > 0 && proxy_header::begins(first[0]);
-    match (senders.contains(peer), begins) {
+    let begins = match stream.peek(&mut first).await {
+        // Closed or reset without a byte: that is how a proxy that passes TCP on sees whether this edge is up.
+        Ok(0) | Err(_) if is_proxy => return Err(NotJoined::Looked),
+        Ok(count) => count > 0 && proxy_header::begins(first[0]),
+        Err(error) => return Err(NotJoined::Client(error)),
+    };
+    match (is_proxy, begins) {
         (true, true) => Ok(proxy_header::read(stream).await?.unwrap_or(peer)),
-        (true, false) => Err(ProxyHeaderError::Missing),
-        (false, true) => Err(ProxyHeaderError::NotTrusted),
+        (true, false) => Err(ProxyHeaderError::Missing.into()),
+        (false, true) => Err(ProxyHeaderError::NotTrusted.into()),
         (false, false) => Ok(peer),
     }
 }

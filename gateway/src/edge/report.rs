@@ -36,7 +36,7 @@ pub struct EdgeStatus {
     /// Seconds until the certificate expires, below zero behind it; nothing where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate_seconds_left: Option<i64>,
-    /// Why the last order of a certificate by ACME failed, unless it succeeded.
+    /// Why the last order of a certificate by ACME failed, or why what it brought cannot be kept; nothing where all is well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate_failure: Option<String>,
 }
@@ -113,7 +113,7 @@ impl Served for EdgeReport {
                 }
             }
             @if let Some(failure) = &report.certificate_failure {
-                p { "The last order of a certificate failed: " (failure) }
+                p { "What failed last about the certificate: " (failure) }
             }
             p.soft {
                 "The edge does not look into sessions. Who is connected, and why somebody was refused behind it, is on the "

@@ -46,8 +46,7 @@ impl CertificateSource {
         }
     }
 
-    /// The TLS configuration of an edge that serves it. Where ACME servers may come, they agree on a protocol of their own; it
-    /// is the last choice, so nobody gets there who offers another one too.
+    /// The TLS configuration of an edge that serves it. ACME servers have a protocol of their own, which nobody else may offer.
     pub(super) fn server_config(&self) -> Result<Arc<ServerConfig>, CertificateError> {
         match self {
             CertificateSource::Files(certificates) => certificates.server_config(),
@@ -80,7 +79,7 @@ impl CertificateSource {
         }
     }
 
-    /// Why the last order by ACME failed, unless it succeeded.
+    /// Why the last order by ACME failed, or why what it brought cannot be kept.
     pub(super) fn last_failure(&self) -> Option<String> {
         self.acme().and_then(Acme::last_failure)
     }

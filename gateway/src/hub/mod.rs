@@ -3,6 +3,7 @@
 //! It ends the WebSocket, authenticates, pairs a worker with a backbone, passes their messages on unchanged, counts payload
 //! bytes by frame headers and has receipts over them signed and filed. It never looks into a payload of a pair.
 
+mod attempts;
 pub mod books;
 mod clerk;
 mod control;
@@ -55,6 +56,7 @@ use crate::{
     operations::{Served, ready_response},
     stop::{Stop, switch},
 };
+use attempts::{Attempts, TooOften};
 use door::{DoorError, Visit};
 use filing::{Filer, Filing, FilingTimes, Ledger, SpoolHold};
 use metrics::HubMetrics;
@@ -72,9 +74,9 @@ pub const TAKE_OVER_TIME: Duration =
     DRAIN_TIME.saturating_add(FILE_TIME).saturating_add(Duration::from_secs(10));
 /// How long a backbone may take from the welcome to the session's grant.
 pub const GRANT_TIME: Duration = Duration::from_secs(10);
-/// How long an end may take to sign a receipt. Longer than it takes the hub to find the path of an end silent to which it
-/// writes, since who is away has more time.
-pub const SIGN_TIME: Duration = Duration::from_secs(20);
+/// How long an end may take to sign a receipt. Longer than it takes the hub to find the path of an end silent, since who is away
+/// has more time: by its pings alone, as late as a link may ping, where a proxy on the way goes on taking what nobody acknowledges.
+pub const SIGN_TIME: Duration = Duration::from_secs(40);
 /// How often the ledger is asked for its price once it has named one,
 const PRICE_INTERVAL: Duration = Duration::from_secs(30);
 /// and until then.
@@ -96,6 +98,8 @@ pub struct HubOptions {
     pub accept: AcceptLimits,
     /// Most connections.
     pub connections: usize,
+    /// From accept to the admission; [`DOOR_TIME`] but in tests.
+    pub door_time: Duration,
     /// Deadlines and sockets of links.
     pub link: LinkOptions,
     /// How long sessions may take to finish once a stop was asked for; [`DRAIN_TIME`] but in tests.
@@ -119,6 +123,7 @@ impl HubOptions {
             spool,
             accept: AcceptLimits::default(),
             connections: SlotLimits::default().connections,
+            door_time: DOOR_TIME,
             link: LinkOptions::default(),
             drain_time: DRAIN_TIME,
             file_time: FILE_TIME,
@@ -170,10 +175,12 @@ pub struct HubServer {
 /// What every connection of a hub needs.
 struct Hub {
     identity: HubIdentity,
+    door_time: Duration,
     link: LinkOptions,
     grant_time: Duration,
     sign_time: Duration,
     registry: Registry,
+    attempts: Attempts,
     metrics: Arc<HubMetrics>,
     filing: Filing,
     /// Leaf hash of the price note that holds, as the ledger last said.
@@ -207,10 +214,12 @@ impl HubServer {
         let gate = Gate::new(settings::slots(options.connections));
         let hub = Arc::new(Hub {
             identity: options.identity,
+            door_time: options.door_time,
             link: options.link,
             grant_time: options.grant_time,
             sign_time: options.sign_time,
             registry: Registry::default(),
+            attempts: Attempts::new(),
             metrics: HubMetrics::new(),
             filing,
             price: Mutex::default(),
@@ -392,7 +401,7 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         return;
     }
     let entered = tokio::select! {
-        entered = timeout(DOOR_TIME, door::enter(stream, &hub.identity, &hub.link)) => entered,
+        entered = timeout(hub.door_time, door::enter(stream, &hub.identity, &hub.link)) => entered,
         () = slot.evicted() => {
             door.handshakes.count("evicted");
             tracing::info!(%peer, "closed for a newer connection: too many have shown no ticket");
@@ -423,7 +432,7 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         }
         Err(_) => {
             door.handshakes.count("timed_out");
-            tracing::info!(%peer, "not admitted within {} s of the accept", DOOR_TIME.as_secs());
+            tracing::info!(%peer, "not admitted within {:?} of the accept", hub.door_time);
             return;
         }
     };
@@ -435,6 +444,19 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         }
         Visit::Link(accepted) => *accepted,
     };
+    if let Err(TooOften { refusal, is_first }) = hub.attempts.count(&accepted.admission) {
+        door.handshakes.count("refused");
+        let key = accepted.admission.holder;
+        // Who goes on with it fills neither the log nor the list of refusals.
+        if is_first {
+            tracing::info!(%peer, %key, "not admitted: {refusal}");
+            hub.note_refusal(key.to_string(), &refusal);
+        } else {
+            door.refused.count(refusal.code.name());
+        }
+        accepted.refuse(refusal).await;
+        return;
+    }
     slot.authenticated();
     door.handshakes.count("admitted");
     let holder = accepted.admission.holder;

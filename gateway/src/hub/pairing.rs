@@ -116,7 +116,8 @@ impl Waiter<'_> {
                         biased;
                         gone = self.leaves() => return Err(gone),
                         _ = changes.changed() => {}
-                        () = sleep(DECLINED_PAUSE) => {}
+                        // Whom nobody has declined waits for a change alone.
+                        () = sleep(DECLINED_PAUSE), if !passed.is_empty() => {}
                     }
                 }
             }

@@ -1,5 +1,5 @@
 //! Who is at the hub: backbones with their control links, workers waiting or in session, and whom a data link is awaited
-//! for. A table behind one lock, with a signal for whoever waits for it to change.
+//! for. A table behind one lock, with a signal for whoever waits for a backbone.
 //!
 //! It decides who is paired with whom, and nothing else: no sockets are touched here, only their handles.
 
@@ -120,7 +120,8 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// A signal that fires when the table changes.
+    /// A signal that fires when what [`Registry::choose`] says may be another thing: when a backbone comes or goes. Workers that come
+    /// and go, and sessions that end, change it for nobody who waits, and there may be thousands of both.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
@@ -182,15 +183,12 @@ impl Registry {
         let number = table.number();
         let state = WorkerState::Waiting { why: "has just connected".into() };
         table.workers.insert(number, Worker { key, end: Some(end), since, round_trip, state });
-        drop(table);
-        self.notify();
         (number, ended)
     }
 
     /// A worker's link ended.
     pub fn remove_worker(&self, number: LinkNumber) {
         self.lock().workers.remove(&number);
-        self.notify();
     }
 
     /// What a waiting worker can do now. `passed` are the backbones that declined it a moment ago.
@@ -201,10 +199,11 @@ impl Registry {
         }
         let mut best: Option<Match> = None;
         let mut fewest = usize::MAX;
-        let mut last_misfit = None;
+        let (mut fits, mut last_misfit) = (false, None);
         for (number, control) in &table.controls {
             match common_plugin(admission, offer, &control.admission, &control.offer) {
                 Ok(plugin) => {
+                    fits = true;
                     if !passed.contains(number) && control.sessions < fewest {
                         fewest = control.sessions;
                         best = Some(Match {
@@ -219,10 +218,6 @@ impl Registry {
                 Err(misfit) => last_misfit = Some(misfit),
             }
         }
-        let fits = table
-            .controls
-            .values()
-            .any(|control| common_plugin(admission, offer, &control.admission, &control.offer).is_ok());
         match (best, last_misfit) {
             (Some(found), _) => Choice::Offer(Box::new(found)),
             (None, Some(misfit)) if !fits => Choice::Refuse(misfit),
@@ -321,8 +316,6 @@ impl Registry {
         if let Some(control) = table.controls.values_mut().find(|control| control.key == *backbone) {
             control.sessions = control.sessions.saturating_sub(1);
         }
-        drop(table);
-        self.notify();
     }
 
     /// Remembers a refusal for the status report.
@@ -400,4 +393,74 @@ fn unknown_session(session: SessionId) -> Refusal {
         format!("session {} was not offered to this key, or not any more", session.short()),
         "dial a data link only when the hub's `pair` asks for it, and within ten seconds",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use kvasir_wire::{
+        handshake::{Class, Features, HolderHandshake, HubHandshake, HubIdentity, Purpose},
+        id::Nonce,
+        key::SecretKey,
+        ticket::{EdgeKey, Role, Ticket, TicketClaims, TicketLimits},
+    };
+
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+    const PLUGIN: PluginDigest = PluginDigest([5; 32]);
+
+    fn offer() -> WorkerOffer {
+        WorkerOffer { plugins: vec![PLUGIN], formats: vec![12], memory_bytes: 1 << 30, class: Class::Exact }
+    }
+
+    /// What the hub knows of a worker once it has proved its key.
+    fn worker(seed: u8) -> Admission {
+        let key = SecretKey::from_seed([seed; 32]);
+        let hub = HubIdentity {
+            network: "atlas".into(),
+            key: SecretKey::from_seed([1; 32]),
+            edge: EdgeKey::from_bytes([4; 32]),
+        };
+        let claims = TicketClaims {
+            network: hub.network.clone(),
+            role: Role::Worker,
+            holder: key.public(),
+            hub: hub.key.public(),
+            wallet: Some(key.public().wallet_digest()),
+            plugins: vec![PLUGIN],
+            publishers: Vec::new(),
+            limits: TicketLimits::default(),
+            issued: NOW,
+            expires: NOW + 100,
+        };
+        let ticket = Ticket::issue(&claims, &hub.key, &hub.edge).unwrap();
+        let (purpose, nonce) = (Purpose::Worker(offer()), Nonce([6; 32]));
+        let (holder, hello) =
+            HolderHandshake::start(&ticket, &key, purpose, Features::NONE, nonce, NOW).unwrap();
+        let (mut state, challenge) =
+            HubHandshake::hello(&hub, &hello, Role::Worker, Nonce([7; 32]), NOW).unwrap();
+        let (_, proof) = holder.challenge(&challenge, &key).unwrap();
+        state.proof(&proof).unwrap()
+    }
+
+    #[test]
+    fn a_herd_of_workers_that_comes_and_goes_wakes_nobody_who_waits() {
+        let registry = Registry::default();
+        let mut changes = registry.changes();
+        changes.mark_unchanged();
+        for seed in 10..60 {
+            let admission = worker(seed);
+            let (number, _ended) = registry.add_worker(&admission, RoundTrip::default());
+            assert!(matches!(registry.choose(&admission, &offer(), &[]), Choice::Wait { .. }));
+            registry.session_ended(SessionId([seed; 32]), &admission.holder);
+            registry.remove_worker(number);
+        }
+        assert!(!changes.has_changed().unwrap());
+        // What all of them look at.
+        registry.touch();
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        registry.remove_control(LinkNumber(99));
+        assert!(changes.has_changed().unwrap());
+    }
 }

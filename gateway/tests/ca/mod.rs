@@ -61,6 +61,8 @@ pub struct Mood {
     pub padding: usize,
     /// It wants one proof more than there are names.
     pub one_proof_more: bool,
+    /// What its directory says of nonces is no address.
+    pub no_address: bool,
 }
 
 struct Server {
@@ -119,6 +121,7 @@ impl Ca {
                 wrong_digest: false,
                 padding: 0,
                 one_proof_more: false,
+                no_address: false,
             }),
             book: Mutex::default(),
             base,
@@ -207,8 +210,10 @@ impl Server {
 
     fn directory(&self) -> Answer {
         let at = |path: &str| format!("{}/{path}", self.base);
-        let padding = "x".repeat(self.mood.lock().unwrap().padding);
-        let (nonce, account, order) = (at("nonce"), at("account"), at("order"));
+        let mood = *self.mood.lock().unwrap();
+        let padding = "x".repeat(mood.padding);
+        let nonce = if mood.no_address { "no address".to_owned() } else { at("nonce") };
+        let (account, order) = (at("account"), at("order"));
         let urls = json!({"newNonce": nonce, "newAccount": account, "newOrder": order, "padding": padding});
         Answer::json(200, urls)
     }

@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 #![allow(dead_code)] // each test binary uses a part of it
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use kvasir_gateway::{
     certificate::{self, CertificatePaths, Names},
     edge::{Certificates, Edge, EdgeOptions},
+    operations::Served,
     stop::{Stopper, switch},
 };
 use kvasir_link::{Connected, LinkError, LinkOptions, TlsTrust, connect_worker};
@@ -16,7 +17,9 @@ use kvasir_wire::{
     key::SecretKey,
     ticket::{EdgeKey, Ticket},
 };
-use tokio::task::JoinHandle;
+use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject as _};
+use tokio::{net::TcpStream, task::JoinHandle};
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::scene::{NETWORK, Scene, patiently, worker_purpose};
 
@@ -26,6 +29,8 @@ pub struct Front {
     /// What whoever dials it has to trust.
     pub trust: TlsTrust,
     pub files: CertificatePaths,
+    /// What it tells an operator.
+    pub served: Arc<dyn Served>,
     options: EdgeOptions,
     edge_key: EdgeKey,
     stop: Stopper,
@@ -46,9 +51,31 @@ impl Front {
         let mut options = EdgeOptions::new(([127, 0, 0, 1], 0).into(), scene.hub.to_string(), NETWORK.into());
         change(&mut options);
         let trust = TlsTrust::CaFile(std::fs::read(&files.authority).unwrap());
-        let (address, stop, run) = run(&options, &scene.edge_key, &files).await;
+        let edge_key = scene.edge_key.clone();
+        let (address, served, stop, run) = run(&options, &edge_key, &files).await;
         options.listen = address;
-        Front { address, trust, files, options, edge_key: scene.edge_key.clone(), stop, run, _folder: folder }
+        Front { address, trust, files, served, options, edge_key, stop, run, _folder: folder }
+    }
+
+    /// A client's TLS settings that trust the edge.
+    pub fn client_config(&self) -> Arc<rustls::ClientConfig> {
+        let TlsTrust::CaFile(pem) = &self.trust else { panic!("a certificate file") };
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Arc::new(config)
+    }
+
+    /// A connection that has said nothing behind its TLS handshake.
+    pub async fn dial(&self, config: Arc<rustls::ClientConfig>) -> TlsStream<TcpStream> {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        TlsConnector::from(config).connect(name, stream).await.unwrap()
     }
 
     /// Stops the edge; [`Front::again`] starts it on the same address.
@@ -58,7 +85,8 @@ impl Front {
     }
 
     pub async fn again(&mut self) {
-        (self.address, self.stop, self.run) = run(&self.options, &self.edge_key, &self.files).await;
+        (self.address, self.served, self.stop, self.run) =
+            run(&self.options, &self.edge_key, &self.files).await;
     }
 }
 
@@ -66,12 +94,13 @@ async fn run(
     options: &EdgeOptions,
     edge_key: &EdgeKey,
     files: &CertificatePaths,
-) -> (SocketAddr, Stopper, JoinHandle<()>) {
+) -> (SocketAddr, Arc<dyn Served>, Stopper, JoinHandle<()>) {
     let certificates = Certificates::load(&files.certificate, &files.key).unwrap();
     let edge = Edge::bind(options.clone(), edge_key.clone(), certificates).await.unwrap();
     let address = edge.address();
     let (stop, stopped) = switch();
-    (address, stop, tokio::spawn(edge.run(stopped)))
+    let served = edge.served(stopped.clone());
+    (address, served, stop, tokio::spawn(edge.run(stopped)))
 }
 
 /// A worker's link through the edge, by way of `address` if something lies between.

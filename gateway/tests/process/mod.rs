@@ -5,8 +5,8 @@
 
 use std::{
     fs::File,
-    io::{BufRead as _, BufReader},
-    net::SocketAddr,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpListener},
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -23,13 +23,13 @@ use kvasir_wire::{
 
 use super::scene::{NETWORK, PLUGIN, key, now};
 
-/// A hub without a ledger, and an edge before it. No worker is paired, since there is no price; all wait.
+/// A hub and an edge before it. Without a ledger no worker is paired, since there is no price; all wait.
 pub struct Gateway {
     pub hub: Running,
     pub edge: Running,
     pub trust: TlsTrust,
     pub folder: tempfile::TempDir,
-    hub_key: SecretKey,
+    pub hub_key: SecretKey,
     edge_key: EdgeKey,
 }
 
@@ -39,8 +39,17 @@ impl Gateway {
         Gateway::start_with(hub_flags, edge_flags, &[])
     }
 
+    /// The same with a ledger that names a price, so that workers are paired.
+    pub fn priced(hub_flags: &[&str], edge_flags: &[&str]) -> Gateway {
+        Gateway::beside(&ledger_with_a_price(), hub_flags, edge_flags, &[])
+    }
+
     /// The same with more variables for both; their values are files of the folder.
     pub fn start_with(hub_flags: &[&str], edge_flags: &[&str], variables: &[(&str, &str)]) -> Gateway {
+        Gateway::beside("http://127.0.0.1:1", hub_flags, edge_flags, variables)
+    }
+
+    fn beside(ledger: &str, hub_flags: &[&str], edge_flags: &[&str], variables: &[(&str, &str)]) -> Gateway {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let (hub_key, edge_key) = (key(1), EdgeKey::from_bytes([4; 32]));
@@ -48,7 +57,7 @@ impl Gateway {
         secret_file::write(&path.join("edge.key"), edge_key.to_text().as_bytes(), false).unwrap();
         let names = Names::parse(&["127.0.0.1".into()]).unwrap();
         let files = certificate::make(path, &names, false).unwrap();
-        let hub = ["hub", "--hub-key", "hub.key", "--ledger", "http://127.0.0.1:1"];
+        let hub = ["hub", "--hub-key", "hub.key", "--ledger", ledger];
         let hub = Running::start(path, &[&hub[..], hub_flags].concat(), variables);
         let address = hub.address.to_string();
         let edge =
@@ -60,12 +69,16 @@ impl Gateway {
 
     /// A worker's ticket.
     pub fn ticket(&self, holder: &SecretKey) -> Ticket {
+        self.ticket_of(Role::Worker, holder)
+    }
+
+    pub fn ticket_of(&self, role: Role, holder: &SecretKey) -> Ticket {
         let claims = TicketClaims {
             network: NETWORK.into(),
-            role: Role::Worker,
+            role,
             holder: holder.public(),
             hub: self.hub_key.public(),
-            wallet: Some(key(9).public().wallet_digest()),
+            wallet: (role == Role::Worker).then(|| key(9).public().wallet_digest()),
             plugins: vec![PLUGIN],
             publishers: Vec::new(),
             limits: TicketLimits { sessions: 1, session_bytes: 0 },
@@ -74,6 +87,29 @@ impl Gateway {
         };
         Ticket::issue(&claims, &self.hub_key, &self.edge_key).unwrap()
     }
+}
+
+/// A ledger that names a price and nothing else; it lasts as long as the test.
+fn ledger_with_a_price() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let leaf = "77".repeat(32);
+    let body = format!(r#"{{"leaf":"{leaf}","nanokvr_per_byte":7,"from":0,"note":""}}"#);
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = [0; 4096];
+            // What asks is small enough for one read; who goes away meanwhile is answered in vain.
+            if stream.read(&mut request).is_ok_and(|count| count > 0) {
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        }
+    });
+    format!("http://{address}")
 }
 
 /// A process of `kvasir-gateway`; ended when dropped.

@@ -7,7 +7,8 @@
 #![allow(dead_code)] // each test binary uses a part of it
 
 use std::{
-    net::SocketAddr,
+    io,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -18,7 +19,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{
-        TcpListener, TcpStream,
+        TcpListener, TcpSocket, TcpStream,
         tcp::{ReadHalf, WriteHalf},
     },
     sync::watch,
@@ -42,6 +43,8 @@ pub enum Flow {
 pub struct Relay {
     pub address: SocketAddr,
     to: Arc<Mutex<SocketAddr>>,
+    /// The address that new connections come from; none: what the system takes.
+    from: Arc<Mutex<Option<IpAddr>>>,
     faults: Arc<Mutex<watch::Sender<Faults>>>,
     /// The switches of forgotten connections, kept so that they stay as they are.
     forgotten: Mutex<Vec<watch::Sender<Faults>>>,
@@ -61,24 +64,25 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let to = Arc::new(Mutex::new(to));
+        let from = Arc::new(Mutex::new(None));
         let faults = Arc::new(Mutex::new(fresh()));
         let opened = Arc::new(AtomicUsize::new(0));
-        let (target, switch, count) = (to.clone(), faults.clone(), opened.clone());
+        let (target, source, switch, count) = (to.clone(), from.clone(), faults.clone(), opened.clone());
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
                 count.fetch_add(1, Ordering::Relaxed);
-                let to = *target.lock().unwrap();
+                let (to, from) = (*target.lock().unwrap(), *source.lock().unwrap());
                 let faults = switch.lock().unwrap().subscribe();
                 tokio::spawn(async move {
                     // Nobody there: the client's connection ends, as it would at a load balancer.
-                    if let Ok(server) = TcpStream::connect(to).await {
+                    if let Ok(server) = connect(from, to).await {
                         join(client, server, faults).await;
                     }
                 });
             }
         });
-        Relay { address, to, faults, forgotten: Mutex::default(), opened }
+        Relay { address, to, from, faults, forgotten: Mutex::default(), opened }
     }
 
     /// What becomes of bytes from now on, on connections that are open and on new ones.
@@ -105,9 +109,22 @@ impl Relay {
         Part(std::mem::replace(&mut *self.faults.lock().unwrap(), fresh()))
     }
 
+    /// Resets what was forgotten, both sides of it.
+    pub fn reset_forgotten(&self) {
+        for old in self.forgotten.lock().unwrap().drain(..) {
+            old.send_modify(|faults| faults.reset = true);
+        }
+    }
+
     /// New connections go there.
     pub fn retarget(&self, to: SocketAddr) {
         *self.to.lock().unwrap() = to;
+    }
+
+    /// New connections come from this IPv4 address of this machine. With what is forgotten this is a NAT that has given its
+    /// client another address.
+    pub fn come_from(&self, address: IpAddr) {
+        *self.from.lock().unwrap() = Some(address);
     }
 
     /// Connections ever taken.
@@ -133,6 +150,13 @@ impl Part {
 
 fn fresh() -> watch::Sender<Faults> {
     watch::Sender::new(Faults { up: Flow::Pass, down: Flow::Pass, reset: false })
+}
+
+async fn connect(from: Option<IpAddr>, to: SocketAddr) -> io::Result<TcpStream> {
+    let Some(from) = from else { return TcpStream::connect(to).await };
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::new(from, 0))?;
+    socket.connect(to).await
 }
 
 async fn join(mut client: TcpStream, mut server: TcpStream, mut faults: watch::Receiver<Faults>) {

@@ -102,6 +102,8 @@ pub struct Scene {
     pub spool: tempfile::TempDir,
     /// What its backbones ask for.
     pub features: Features,
+    /// Their deadlines.
+    pub options: LinkOptions,
 }
 
 pub fn key(seed: u8) -> SecretKey {
@@ -132,8 +134,20 @@ impl Scene {
         let (stopper, stop) = switch();
         let (served, control_of_hub) = (server.served(stop.clone()), server.control());
         let run = tokio::spawn(server.run(stop));
-        let features = Features::NONE;
-        Scene { hub, hub_key, edge_key, closed, served, control_of_hub, stopper, run, spool, features }
+        let (features, options) = (Features::NONE, LinkOptions::default());
+        Scene {
+            hub,
+            hub_key,
+            edge_key,
+            closed,
+            served,
+            control_of_hub,
+            stopper,
+            run,
+            spool,
+            features,
+            options,
+        }
     }
 
     pub fn claims(&self, role: Role, holder: PublicKey) -> TicketClaims {
@@ -171,7 +185,7 @@ impl Scene {
 
     pub async fn backbone(&self, key: &SecretKey, purpose: Purpose) -> Result<Connected, LinkError> {
         let ticket = self.ticket(Role::Backbone, key);
-        connect_backbone(&self.url(), &ticket, key, purpose, self.features, &LinkOptions::default()).await
+        connect_backbone(&self.url(), &ticket, key, purpose, self.features, &self.options).await
     }
 
     pub async fn control(&self, key: &SecretKey) -> Connected {
@@ -181,8 +195,13 @@ impl Scene {
     /// What the backbone does when it is offered a worker.
     pub async fn take_offer(&self, control: &mut Connected, key: &SecretKey) -> BackboneEnd {
         let payload = expect(&mut control.receiver, Kind::Pair).await;
-        let request = PairRequest::decode(&payload.bytes).unwrap();
-        let link = self.backbone(key, Purpose::Session(request.session)).await.unwrap();
+        self.answer_offer(&payload, key).await.unwrap()
+    }
+
+    /// The data link and the session for an offer; one that is too old comes to nothing.
+    pub async fn answer_offer(&self, offer: &Payload, key: &SecretKey) -> Result<BackboneEnd, LinkError> {
+        let request = PairRequest::decode(&offer.bytes).unwrap();
+        let link = self.backbone(key, Purpose::Session(request.session)).await?;
         let expectation = Expectation {
             plugins: vec![request.plugin],
             model: Some(MODEL),
@@ -190,8 +209,8 @@ impl Scene {
             peer: Some(request.worker),
             session: Some(request.session),
         };
-        let session = link.pair(key, &expectation).await.unwrap();
-        BackboneEnd::new(session, key.clone(), &request)
+        let session = link.pair(key, &expectation).await?;
+        Ok(BackboneEnd::new(session, key.clone(), &request))
     }
 
     /// A paired worker and backbone, and the backbone's control link.
@@ -348,6 +367,22 @@ pub async fn complete(receiver: &mut kvasir_link::LinkReceiver) -> Note {
     Note::parse(note.as_bytes()).unwrap()
 }
 
+/// A backbone's grant for a session that it was offered, for an hour and more bytes than any test moves.
+pub fn grant_for(request: &PairRequest, backbone: &SecretKey, hub: &PublicKey) -> Note {
+    let grant = Grant {
+        network: NETWORK.parse().unwrap(),
+        session: Some(request.session),
+        hub: hub.digest(),
+        worker: Some(request.worker.digest()),
+        backbone: backbone.public(),
+        price: request.price,
+        bytes: MeteredBytes::new(1 << 40).unwrap(),
+        from: now() - 60,
+        until: now() + 3600,
+    };
+    grant.sign(backbone).unwrap()
+}
+
 /// A backbone in a session.
 pub struct BackboneEnd {
     pub session: Session,
@@ -360,20 +395,9 @@ pub struct BackboneEnd {
 
 impl BackboneEnd {
     fn new(session: Session, key: SecretKey, request: &PairRequest) -> Self {
-        let hub = session.admission.ticket.claims().hub.digest();
-        let network: kvasir_wire::note::NetworkName = NETWORK.parse().unwrap();
-        let grant = Grant {
-            network: network.clone(),
-            session: Some(request.session),
-            hub,
-            worker: Some(request.worker.digest()),
-            backbone: key.public(),
-            price: request.price,
-            bytes: MeteredBytes::new(1 << 40).unwrap(),
-            from: now() - 60,
-            until: now() + 3600,
-        };
-        let note = grant.sign(&key).unwrap();
+        let hub = session.admission.ticket.claims().hub;
+        let note = grant_for(request, &key, &hub);
+        let (network, hub) = (NETWORK.parse().unwrap(), hub.digest());
         let terms = Terms {
             network,
             session: request.session,
@@ -418,8 +442,13 @@ impl BackboneEnd {
         let payload = expect(&mut self.session.receiver, Kind::Result).await;
         assert_eq!(payload.stream, (call * 2) as u32);
         assert!(payload.bytes == result, "the result arrived changed");
+        self.book(call, up, result.len());
+    }
+
+    /// Books a result that was taken otherwise.
+    pub fn book(&mut self, call: u64, up: usize, down: usize) {
         let item = WorkItem { call, layer: 0, mode: 0, payload: [0; 32], rows: [0; 32] };
-        self.work.record(&item, up as u64, result.len() as u64, 1).unwrap();
+        self.work.record(&item, up as u64, down as u64, 1).unwrap();
     }
 
     /// The cut that comes next.

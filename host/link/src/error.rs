@@ -164,7 +164,10 @@ impl LinkError {
 impl From<tungstenite::Error> for LinkError {
     fn from(error: tungstenite::Error) -> LinkError {
         match error {
-            tungstenite::Error::ConnectionClosed | tungstenite::Error::AlreadyClosed => {
+            // The last is what a write meets behind the other side's close, which whoever reads is told.
+            tungstenite::Error::ConnectionClosed
+            | tungstenite::Error::AlreadyClosed
+            | tungstenite::Error::Protocol(tungstenite::error::ProtocolError::SendAfterClosing) => {
                 LinkError::Lost("the connection is closed".to_owned())
             }
             tungstenite::Error::Capacity(error) => {
@@ -176,6 +179,8 @@ impl From<tungstenite::Error> for LinkError {
             tungstenite::Error::Protocol(error) => {
                 LinkError::Unexpected { found: error.to_string(), expected: "WebSocket" }
             }
+            // The peer's fault as well, and no cut.
+            tungstenite::Error::Utf8(error) => LinkError::Unexpected { found: error, expected: "WebSocket" },
             error => LinkError::Lost(error.to_string()),
         }
     }

@@ -78,12 +78,23 @@ where
             if let Some(refusal) = error.for_peer() {
                 self.send(Kind::Refuse, refusal.encode()).await?;
             }
-            self.socket.send(Message::Close(Some(close_frame(&error)))).await?;
-            while let Some(Ok(_)) = self.socket.next().await {}
-            Ok::<(), LinkError>(())
+            self.close(&error).await
         };
         let _ = timeout(linger, last_words).await;
         error
+    }
+
+    /// Leaves a connection that the other side has taken for its link already. Its close alone says why: the number of a frame from
+    /// here would not be the next one of that link.
+    pub(crate) async fn leave(mut self, refusal: Refusal, linger: Duration) {
+        let _ = timeout(linger, self.close(&LinkError::RefusedPeer(refusal))).await;
+    }
+
+    /// Sends a close, and reads on until the other side's.
+    async fn close(&mut self, error: &LinkError) -> Result<(), LinkError> {
+        self.socket.send(Message::Close(Some(close_frame(error)))).await?;
+        while let Some(Ok(_)) = self.socket.next().await {}
+        Ok(())
     }
 }
 

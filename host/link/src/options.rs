@@ -30,7 +30,8 @@ pub struct LinkOptions {
     /// Time for the other side to answer a close.
     pub close_linger: Duration,
     /// How long a session goes on without a connection: the hub waits so long for an end that it lost ([`BACKBONE_RESUME`] at
-    /// most for a backbone), an end dials so long. Beyond what two sides differ by in finding a silent path dead, which is what
+    /// most for a backbone), an end dials so long (a backbone [`USER_TIMEOUT`](crate::USER_TIMEOUT) longer than it is waited for at
+    /// most). Beyond what two sides differ by in finding a silent path dead, which is what
     /// the other deadlines here and [`USER_TIMEOUT`](crate::USER_TIMEOUT) make it. Zero: not at all.
     pub resume_within: Duration,
     /// At the hub: whether a worker that asks for it may open a second connection for the bulk of its session.

@@ -298,6 +298,7 @@ impl Shared {
             end.get_or_insert(error);
             first
         });
+        self.outbox().skip_what_was_written();
         self.room.notify_waiters();
     }
 

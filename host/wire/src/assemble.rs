@@ -6,7 +6,10 @@
 use std::collections::HashMap;
 
 use crate::frame::{Frame, FrameError, HUB_STREAM, Kind, Lane, Party, StreamClass};
-use crate::limits::{MAX_ASSEMBLY_BYTES, MAX_CONTROL_PAYLOAD_BYTES, MAX_OPEN_STREAMS, MAX_PAYLOAD_BYTES};
+use crate::limits::{
+    MAX_ASSEMBLY_BYTES, MAX_CONTROL_PAYLOAD_BYTES, MAX_HELLO_BYTES, MAX_HUB_PAYLOAD_BYTES, MAX_NOTE_BYTES,
+    MAX_OPEN_STREAMS, MAX_PAYLOAD_BYTES, MAX_RECEIPT_BYTES, MAX_REPORT_BYTES,
+};
 
 /// A complete payload, or one chunk of a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,12 +43,15 @@ pub struct Assembler {
     open: HashMap<u32, Open>,
     bytes: usize,
     last_call: u32,
+    /// A `sign` has come: the sender is in a session, or about to be.
+    signed: bool,
 }
 
 impl Assembler {
     /// For frames that come straight from `peer` (at the hub: an end; at an end before pairing: the hub).
     pub fn from_peer(peer: Party) -> Self {
-        Assembler { hub: peer, pair: peer, next: [0; 2], open: HashMap::new(), bytes: 0, last_call: 0 }
+        let open = HashMap::new();
+        Assembler { hub: peer, pair: peer, next: [0; 2], open, bytes: 0, last_call: 0, signed: false }
     }
 
     /// For an end of a session: stream 0 comes from the hub, all others from `other` through it.
@@ -122,6 +128,7 @@ impl Assembler {
         let header = frame.header;
         let (kind, stream) = (header.kind, header.stream);
         let limit = match kind.lane() {
+            Lane::Control if stream == HUB_STREAM => most_at_the_hub(kind, self.hub, self.signed),
             Lane::Control => MAX_CONTROL_PAYLOAD_BYTES,
             Lane::Dispatch | Lane::Bulk => MAX_PAYLOAD_BYTES,
         };
@@ -132,7 +139,8 @@ impl Assembler {
         if !header.more {
             let mut open = self.open.remove(&stream).unwrap_or_else(|| Open::new(kind));
             self.bytes -= held;
-            open.bytes.extend_from_slice(frame.payload);
+            open.extend(frame.payload, limit);
+            self.signed |= kind == Kind::Sign;
             let cost = open.cost + header.cost();
             return Ok(Some(Payload { kind, stream, more: false, bytes: open.bytes, cost }));
         }
@@ -141,7 +149,7 @@ impl Assembler {
         }
         self.bytes += frame.payload.len();
         let open = self.open.entry(stream).or_insert_with(|| Open::new(kind));
-        open.bytes.extend_from_slice(frame.payload);
+        open.extend(frame.payload, limit);
         open.cost += header.cost();
         open.next = next;
         Ok(None)
@@ -159,6 +167,30 @@ struct Open {
 impl Open {
     fn new(kind: Kind) -> Self {
         Open { kind, next: 0, bytes: Vec::new(), cost: 0 }
+    }
+
+    /// Adds a part. The buffer doubles as any does, but takes no more memory than a whole payload may have bytes.
+    fn extend(&mut self, part: &[u8], limit: usize) {
+        let (room, needed) = (self.bytes.capacity(), self.bytes.len() + part.len());
+        if room < needed {
+            let wanted = (2 * room).min(limit).max(needed);
+            self.bytes.reserve_exact(wanted - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(part);
+    }
+}
+
+/// Most bytes of a payload of a kind between an end and the hub. Nobody has anything long to say before it has signed a
+/// transcript, but a backbone, which may report on its control link.
+const fn most_at_the_hub(kind: Kind, sender: Party, signed: bool) -> usize {
+    match (kind, sender) {
+        (Kind::Hello, _) => MAX_HELLO_BYTES,
+        (Kind::Receipt, _) => MAX_RECEIPT_BYTES,
+        (Kind::Countersign, Party::Backbone) if signed => MAX_RECEIPT_BYTES,
+        (Kind::Grant, _) if signed => MAX_NOTE_BYTES,
+        (Kind::Report, Party::Backbone) => MAX_REPORT_BYTES,
+        (Kind::Report, _) if signed => MAX_REPORT_BYTES,
+        _ => MAX_HUB_PAYLOAD_BYTES,
     }
 }
 

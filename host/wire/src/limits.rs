@@ -31,6 +31,19 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 * 1024 * 1024;
 /// Largest payload of the control lane. Assignments are the longest; more experts than fit go into a second message.
 pub const MAX_CONTROL_PAYLOAD_BYTES: usize = 1024 * 1024;
 
+/// Largest payload between an end and the hub of a kind that has no room of its own: two sentences and what stands around
+/// them. What a peer leaves unfinished the other side holds, so no kind has more room than its reader takes.
+pub const MAX_HUB_PAYLOAD_BYTES: usize = 4 * 1024;
+
+/// Largest `hello`: a ticket, all plugins and formats, and what stands around them.
+pub const MAX_HELLO_BYTES: usize = 8 * 1024;
+
+/// Largest `receipt`, and `countersign` of a backbone: a text, the calls that are left out, and signatures.
+pub const MAX_RECEIPT_BYTES: usize = MAX_NOTE_BYTES + 8 * MAX_EXCLUDED_CALLS + 1024;
+
+/// Largest `report`: a sentence, evidence, and what stands around them.
+pub const MAX_REPORT_BYTES: usize = MAX_EVIDENCE_BYTES + 2 * 1024;
+
 /// Streams on which a payload may be incomplete at one time, per link. Calls in flight are bounded by what waves and
 /// hedging need, tens; blobs by the disk.
 pub const MAX_OPEN_STREAMS: usize = 256;
@@ -71,10 +84,10 @@ pub const MAX_DISPATCH_QUEUE_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
 /// Bytes that may wait in a sending end's bulk queue. Small: bulk is read from disk as credit arrives.
 pub const MAX_BULK_QUEUE_BYTES: usize = 256 * 1024;
 
-/// Messages, in bytes, that one side of a link keeps so that it can send them again on another connection, per link. More
-/// than paths hold (320 Mbit/s at 100 ms) and than the buffers of sockets in order; beyond it the oldest are given up, and
-/// with them what a cut at that moment would have to go on with.
-pub const MAX_REPLAY_BYTES: usize = 4 * 1024 * 1024;
+/// Messages, in bytes, that one side of a link keeps so that it can send them again on another connection, per link: those of
+/// a full bulk window ([`MAX_BULK_WINDOW_BYTES`], and what keeping them takes), and 1.9 MiB of all else that is on its way.
+/// Beyond it the oldest are given up, and with them what a cut at that moment would have to go on with.
+pub const MAX_REPLAY_BYTES: usize = 10 * 1024 * 1024;
 
 /// Bytes that came on a link that can be resumed after which the other side is told: one message of the largest size.
 pub const ACK_AFTER_BYTES: usize = 64 * 1024;

@@ -93,9 +93,10 @@ impl<M: AsRef<[u8]> + Clone> Replay<M> {
         self.keep_at_most(self.limit);
     }
 
-    /// Gives the oldest up, as [`Replay::push`] does, until no more than so many bytes are kept.
+    /// Gives the oldest up, as [`Replay::push`] does, until no more than so many bytes are kept. What has yet to be written
+    /// again on this connection stays: a gap there would be one in what arrives.
     pub fn keep_at_most(&mut self, bytes: usize) {
-        while self.bytes > bytes {
+        while self.bytes > bytes && self.first < self.next {
             self.pop();
         }
     }
@@ -127,9 +128,12 @@ impl<M: AsRef<[u8]> + Clone> Replay<M> {
         self.acknowledge(received)
     }
 
-    /// Nothing is written again any more: the link ends.
-    pub fn skip(&mut self) {
-        self.next = self.sent();
+    /// The link ends: nothing is written again any more, and nothing of what was sent is kept.
+    pub fn clear(&mut self) {
+        self.first = self.sent();
+        self.next = self.first;
+        self.kept = VecDeque::new();
+        self.bytes = 0;
     }
 
     /// Counts a message that came. True where so much has come that the other side should be told.

@@ -14,14 +14,14 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ed25519_dalek::SigningKey;
 use kvasir_backbone::{Backbone, Experts, Feed, Sequence, TokenId, Wanted};
 use kvasir_dispatch::{Deadlines, Placement, Statistics, Swarm, SwarmOptions, Verify};
 use kvasir_experts::{ExpertRunner, LocalExperts, RunnerOptions, VerifiedPlugin};
 use kvasir_gateway::hub::filing::{Ledger, LedgerError};
-use kvasir_gateway::hub::{HubOptions, HubServer};
+use kvasir_gateway::hub::{HubOptions, HubServer, SessionClosed};
 use kvasir_gateway::operations::Served;
 use kvasir_gateway::stop::{Stopper, switch};
 use kvasir_model::{LayerIndex, Model};
@@ -46,10 +46,20 @@ pub struct Scene {
     pub hub_key: SecretKey,
     pub edge_key: EdgeKey,
     pub ledger: Arc<MemoryLedger>,
-    served: Arc<dyn Served>,
-    _stopper: Stopper,
+    /// Sessions that ended, as the hub's log has them.
+    pub closed: Arc<Mutex<Vec<SessionClosed>>>,
+    /// Of the hub that runs, with the address that it has.
+    options: HubOptions,
+    running: Option<RunningHub>,
     _spool: tempfile::TempDir,
-    _runtime: Runtime,
+}
+
+/// The hub's process, so to speak.
+struct RunningHub {
+    served: Arc<dyn Served>,
+    stopper: Stopper,
+    run: tokio::task::JoinHandle<()>,
+    runtime: Runtime,
 }
 
 /// A ledger that keeps everything it is given.
@@ -84,6 +94,15 @@ impl MemoryLedger {
     }
 }
 
+/// Waits until something is so.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 pub fn key(seed: u8) -> SecretKey {
     SecretKey::from_seed([seed; 32])
 }
@@ -100,40 +119,80 @@ impl Default for Scene {
 
 impl Scene {
     pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// A hub with other options than the usual ones.
+    pub fn with(change: impl FnOnce(&mut HubOptions)) -> Self {
         let hub_key = key(1);
         let edge_key = EdgeKey::from_bytes([2; 32]);
         let identity =
             HubIdentity { network: NETWORK.to_owned(), key: hub_key.clone(), edge: edge_key.clone() };
         let spool = tempfile::tempdir().unwrap();
-        let ledger = Arc::new(MemoryLedger::default());
-        let runtime = runtime();
-        let (stopper, stop) = switch();
         let mut options = HubOptions::new("127.0.0.1:0".parse().unwrap(), identity, spool.path().to_owned());
         options.link.bulk_connection = true;
-        let server = runtime.block_on(HubServer::bind(options, ledger.clone(), Box::new(|_| {}))).unwrap();
-        let address = format!("ws://{}", server.address());
-        let served = server.served(stop.clone());
-        runtime.spawn(server.run(stop));
-        Self {
-            address,
+        change(&mut options);
+        let (ledger, closed) = (Arc::new(MemoryLedger::default()), Arc::default());
+        let mut scene = Self {
+            address: String::new(),
             hub_key,
             edge_key,
             ledger,
-            served,
-            _stopper: stopper,
+            closed,
+            options,
+            running: None,
             _spool: spool,
-            _runtime: runtime,
-        }
+        };
+        scene.again();
+        scene
     }
 
-    /// Whether a worker has come with a second connection for bulk.
+    /// A hub takes the place of the one that ended: same keys, address, spool and ledger.
+    pub fn again(&mut self) {
+        let runtime = runtime();
+        let (stopper, stop) = switch();
+        let closed = Arc::clone(&self.closed);
+        let log = Box::new(move |line: &SessionClosed| closed.lock().unwrap().push(line.clone()));
+        let bind = HubServer::bind(self.options.clone(), self.ledger.clone(), log);
+        let server = runtime.block_on(bind).unwrap();
+        self.options.listen = server.address();
+        self.address = format!("ws://{}", server.address());
+        let served = server.served(stop.clone());
+        let run = runtime.spawn(server.run(stop));
+        self.running = Some(RunningHub { served, stopper, run, runtime });
+    }
+
+    /// Whether a worker has come with a second connection for bulk, to the hub that runs.
     pub fn has_bulk_connection(&self) -> bool {
-        !self.served.metrics().lines().any(|line| line == "kvasir_gateway_bulk_connections_total 0")
+        let served = &self.running.as_ref().unwrap().served;
+        !served.metrics().lines().any(|line| line == "kvasir_gateway_bulk_connections_total 0")
     }
 
-    /// The hub's process dies: its sockets close and nobody says goodbye.
-    pub fn kill(self) {
-        self._runtime.shutdown_background();
+    /// The hub ends in order: it is told to stop, and says goodbye.
+    pub fn stop(&mut self) {
+        let RunningHub { served: _, stopper, run, runtime } = self.running.take().unwrap();
+        stopper.stop();
+        runtime.block_on(run).unwrap();
+        runtime.shutdown_timeout(PATIENCE);
+    }
+
+    /// The hub's process dies: its sockets close and nobody says goodbye. When this returns they are closed.
+    pub fn die(&mut self) {
+        let RunningHub { served: _, stopper: _not_yet, run: _, runtime } = self.running.take().unwrap();
+        runtime.shutdown_timeout(PATIENCE);
+    }
+
+    /// The same for good, without waiting for it.
+    pub fn kill(mut self) {
+        let RunningHub { served: _, stopper: _not_yet, run: _, runtime } = self.running.take().unwrap();
+        runtime.shutdown_background();
+    }
+
+    /// The line of a session that ended, once the hub has written it.
+    pub fn closed_session(&self, session: &str) -> SessionClosed {
+        let find = || self.closed.lock().unwrap().iter().find(|line| line.session == session).cloned();
+        eventually("the hub's line of a session that ended", || find().is_some());
+        find().unwrap()
     }
 
     pub fn ticket(&self, role: Role, holder: PublicKey, plugin: &VerifiedPlugin) -> Ticket {

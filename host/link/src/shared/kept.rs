@@ -1,10 +1,12 @@
 //! What links keep of what they wrote, in order to write it again: each no more than its limit, and all of a process together no
 //! more than its memory is for.
 //!
-//! Nothing makes the other side of a link acknowledge. So where the sum is reached, a link that keeps one message more gives its own
-//! oldest up, and with them what a cut at that moment would have to go on with. A little it keeps in any case: what others leave
-//! unacknowledged is not to cost a link that is in order its resumption.
+//! Nothing makes the other side of a link acknowledge. So a link keeps a fifth of what the others leave of the sum at most, and gives
+//! its own oldest up where it has more, with what a cut at that moment would have to go on with. It looks whenever something comes or
+//! goes. N links whose other sides acknowledge nothing come to rest at one part of N + 4 each, and whoever comes next finds as much: what
+//! some leave unacknowledged is not to cost a link that is in order its resumption. A little it keeps in any case.
 
+use std::cmp::Ordering as CmpOrdering;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kvasir_wire::limits::MAX_MESSAGE_BYTES;
@@ -13,6 +15,8 @@ use tokio_tungstenite::tungstenite::Bytes;
 
 /// Bytes that the links of a process keep together, but for what each keeps in any case.
 const MAX_KEPT_BYTES: usize = 512 * 1024 * 1024;
+/// A link keeps at most one of so many parts of what the others leave.
+const PARTS: usize = 5;
 /// Bytes that a link keeps in any case: two full messages, which is twice what is acknowledged at the latest.
 pub(super) const KEPT_IN_ANY_CASE_BYTES: usize = 2 * (MAX_MESSAGE_BYTES + KEEPING_BYTES);
 
@@ -55,16 +59,21 @@ impl Share {
     /// exceeded by a message each.
     pub(super) fn most(&self) -> usize {
         let others = self.budget.kept().saturating_sub(self.bytes);
-        self.budget.most.saturating_sub(others).max(KEPT_IN_ANY_CASE_BYTES)
+        (self.budget.most.saturating_sub(others) / PARTS).max(KEPT_IN_ANY_CASE_BYTES)
     }
 
     /// This link keeps so many bytes from now on.
     pub(super) fn set(&mut self, bytes: usize) {
         let kept = &self.budget.kept;
-        if bytes >= self.bytes {
-            kept.fetch_add(bytes - self.bytes, Ordering::Relaxed);
-        } else {
-            kept.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+        match bytes.cmp(&self.bytes) {
+            // Most often: then the others' account is not touched.
+            CmpOrdering::Equal => {}
+            CmpOrdering::Greater => {
+                kept.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+            }
+            CmpOrdering::Less => {
+                kept.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            }
         }
         self.bytes = bytes;
     }
@@ -99,16 +108,16 @@ mod tests {
 
     #[test]
     fn shares_add_up_and_are_given_back() {
-        static SMALL: Budget = Budget::of(1_000_000);
+        static SMALL: Budget = Budget::of(10_000_000);
         let (mut one, mut other) = (Share::of(&SMALL), Share::of(&SMALL));
-        assert_eq!(one.most(), 1_000_000);
-        one.set(700_000);
-        other.set(100_000);
-        assert_eq!((one.most(), other.most(), SMALL.kept()), (900_000, 300_000, 800_000));
-        one.set(950_000);
+        assert_eq!(one.most(), 2_000_000);
+        one.set(1_000_000);
+        other.set(500_000);
+        assert_eq!((one.most(), other.most(), SMALL.kept()), (1_900_000, 1_800_000, 1_500_000));
+        one.set(9_900_000);
         assert_eq!(other.most(), KEPT_IN_ANY_CASE_BYTES, "however much others keep");
         one.set(10);
-        assert_eq!((other.most(), SMALL.kept()), (999_990, 100_010));
+        assert_eq!((other.most(), SMALL.kept()), (1_999_998, 500_010));
         drop(other);
         drop(one);
         assert_eq!(SMALL.kept(), 0);

@@ -66,8 +66,19 @@ impl Resumable {
     /// Keeps a message that is about to be written.
     fn keep(&mut self, message: &Bytes) {
         self.replay.push(copied_if_small(message));
+        self.fit();
+    }
+
+    /// Gives the oldest up where the others keep so much that less is left for this link.
+    fn fit(&mut self) {
         self.replay.keep_at_most(self.share.most());
         self.share.set(self.replay.kept_bytes());
+    }
+
+    /// Keeps nothing any more: the link ends.
+    fn let_go(&mut self) {
+        self.replay.clear();
+        self.share.set(0);
     }
 
     /// The other side says how many messages it has.
@@ -105,10 +116,10 @@ impl Outbox {
         Some(message)
     }
 
-    /// Nothing is written again: the link ends.
+    /// Nothing is written again, and nothing is kept for it: the link ends.
     pub(super) fn skip_what_was_written(&mut self) {
         if let Some(resumable) = &mut self.resumable {
-            resumable.replay.skip();
+            resumable.let_go();
         }
     }
 }
@@ -180,8 +191,11 @@ impl Shared {
             let closing = outbox.closing.is_some();
             let Some(resumable) = &mut outbox.resumable else { return Err(error) };
             if !self.is_in_use(connection) {
-                // Known already, or an older one: nothing is lost with it.
-                return Ok(());
+                // Known already, or an older one: nothing is lost with it. But whoever writes may find a connection closed before
+                // whoever reads has said that the other side closed it for good.
+                let gone = *self.standing.borrow() == Standing { connection, is_whole: false };
+                let for_good = matches!(error, LinkError::Closed { .. }) && !is_cut(&error);
+                return if gone && for_good { Err(error) } else { Ok(()) };
             }
             if closing || self.end().is_some() || resumable.session.is_none() || !is_cut(&error) {
                 return Err(error);
@@ -195,11 +209,7 @@ impl Shared {
         };
         tracing::debug!(%error, "the connection is gone; the link waits for another");
         if let Some(wait) = wait {
-            let shared = Arc::clone(self);
-            tokio::spawn(async move {
-                sleep(wait).await;
-                shared.give_up(connection, error);
-            });
+            tokio::spawn(Arc::clone(self).wait_for_another(connection, wait, error));
         }
         Ok(())
     }
@@ -252,6 +262,7 @@ impl Shared {
         if self.standing.borrow().connection != connection {
             return false;
         }
+        resumable.fit();
         if resumable.replay.receive(bytes) {
             tell(resumable, scheduler);
             drop(outbox);
@@ -264,6 +275,7 @@ impl Shared {
     pub(super) fn report(&self) {
         let mut outbox = self.outbox();
         let Outbox { resumable: Some(resumable), scheduler, .. } = &mut *outbox else { return };
+        resumable.fit();
         if resumable.replay.is_untold() {
             tell(resumable, scheduler);
         }
@@ -277,6 +289,18 @@ impl Shared {
                 found: "ack".to_owned(),
                 expected: "no count of messages, since the link was not admitted with one,",
             }),
+        }
+    }
+
+    /// Gives the other side so much time to come back. Nobody waits for longer than there is something to wait for, since whoever
+    /// waits keeps the link.
+    async fn wait_for_another(self: Arc<Self>, connection: u64, wait: Duration, error: LinkError) {
+        let gone = Standing { connection, is_whole: false };
+        let mut standing = self.standing.subscribe();
+        tokio::select! {
+            () = sleep(wait) => self.give_up(connection, error),
+            _ = standing.wait_for(|now| *now != gone) => {}
+            _ = self.ended() => {}
         }
     }
 
@@ -295,10 +319,20 @@ impl Shared {
 
 /// Whether an error is about the connection and not about what was said on it.
 pub(crate) fn is_cut(error: &LinkError) -> bool {
-    matches!(
-        error,
-        LinkError::Lost(_) | LinkError::Silent(_) | LinkError::Stalled(_) | LinkError::TimedOut { .. }
-    )
+    match error {
+        LinkError::Lost(_) | LinkError::Silent(_) | LinkError::Stalled(_) | LinkError::TimedOut { .. } => {
+            true
+        }
+        LinkError::Closed { code, .. } => closed_by_chance(*code),
+        _ => false,
+    }
+}
+
+/// Whether a close came from something in between that goes away or loses what is behind it: without a code, "going away", "internal
+/// error", "service restart" and "try again later" (RFC 6455, section 7.4, and the codes registered since). The two sides of a link
+/// close with 1000, or 4000 and the number of a refusal. The "bad gateway" of some, 1014, is none that the WebSocket below knows.
+fn closed_by_chance(code: u16) -> bool {
+    matches!(code, 1001 | 1005 | 1011..=1013)
 }
 
 /// Where the other side leaves much unread, it is told later.
@@ -316,13 +350,20 @@ mod tests {
     use super::super::kept::{Budget, KEPT_IN_ANY_CASE_BYTES};
     use super::*;
 
+    const MEBIBYTE: usize = 1024 * 1024;
+
+    /// Links without a socket that keep what they write within this budget.
+    fn links(count: usize, budget: &'static Budget) -> Vec<Resumable> {
+        let link = || Resumable { share: Share::of(budget), ..Resumable::new(0, None) };
+        std::iter::repeat_with(link).take(count).collect()
+    }
+
     #[test]
     fn what_links_keep_whose_peers_acknowledge_nothing_has_a_bound_for_all_of_them_together() {
-        const BYTES: usize = 1024 * 1024;
+        const BYTES: usize = 8 * MEBIBYTE;
         static SMALL: Budget = Budget::of(BYTES);
         let message = Bytes::from(vec![7; MAX_MESSAGE_BYTES]);
-        let mut links: Vec<Resumable> =
-            (0..8).map(|_| Resumable { share: Share::of(&SMALL), ..Resumable::new(0, None) }).collect();
+        let mut links = links(8, &SMALL);
         for _ in 0..64 {
             for link in &mut links {
                 link.keep(&message);
@@ -344,5 +385,93 @@ mod tests {
         assert!(last.replay.kept_bytes() >= 8 * MAX_MESSAGE_BYTES, "what the others kept is free again");
         last.acknowledge(72).unwrap();
         assert_eq!(SMALL.kept(), 0);
+    }
+
+    #[test]
+    fn links_whose_peers_acknowledge_nothing_leave_room_for_one_that_is_in_order() {
+        static ALL: Budget = Budget::of(512 * MEBIBYTE);
+        let message = Bytes::from(vec![7; MAX_MESSAGE_BYTES]);
+        let mut hogs = links(128, &ALL);
+        // One after the other, so that the first found all of it free.
+        for hog in &mut hogs {
+            for _ in 0..MAX_REPLAY_BYTES / MAX_MESSAGE_BYTES {
+                hog.keep(&message);
+            }
+        }
+        // The next ping, or whatever comes from there.
+        hogs.iter_mut().for_each(Resumable::fit);
+        let mut newcomer = links(1, &ALL);
+        let count = 2 * MEBIBYTE / MAX_MESSAGE_BYTES;
+        for _ in 0..count {
+            newcomer[0].keep(&message);
+        }
+        newcomer[0].resume(0).unwrap();
+        assert_eq!(std::iter::from_fn(|| newcomer[0].replay.again()).count(), count, "2 MiB, whole");
+        assert!(ALL.kept() <= 512 * MEBIBYTE);
+    }
+
+    /// A link in a session, whose other side is waited for so long.
+    fn in_session(resumable: Resumable) -> Arc<Shared> {
+        let shared = Shared::new(Scheduler::new(), Some(resumable));
+        assert!(shared.arm(SessionId([3; 32])));
+        shared
+    }
+
+    #[tokio::test]
+    async fn a_link_that_has_ended_keeps_nothing_and_nobody_waits_for_its_other_side() {
+        static SMALL: Budget = Budget::of(8 * MEBIBYTE);
+        let wait = Some(Duration::from_secs(3_600));
+        let shared = in_session(Resumable { share: Share::of(&SMALL), ..Resumable::new(0, wait) });
+        let message = Bytes::from(vec![7; MAX_MESSAGE_BYTES]);
+        shared.outbox().resumable.as_mut().unwrap().keep(&message);
+        assert!(SMALL.kept() > MAX_MESSAGE_BYTES);
+        assert!(shared.cut(0, LinkError::Lost("a cut".to_owned())).is_ok());
+        shared.fail(LinkError::Lost("the session is over".to_owned()));
+        assert_eq!(SMALL.kept(), 0, "while a handle lives");
+        let handle = Arc::downgrade(&shared);
+        drop(shared);
+        let gone = async {
+            while handle.upgrade().is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), gone).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_any_more_for_an_other_side_that_is_back() {
+        let shared = in_session(Resumable::new(0, Some(Duration::from_secs(3_600))));
+        assert!(shared.cut(0, LinkError::Lost("a cut".to_owned())).is_ok());
+        assert_eq!(shared.attach(0).unwrap(), (1, 0));
+        let mut others = Arc::strong_count(&shared);
+        let alone = async {
+            while others > 1 {
+                tokio::task::yield_now().await;
+                others = Arc::strong_count(&shared);
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), alone).await.unwrap();
+        assert!(shared.is_in_use(1));
+    }
+
+    #[tokio::test]
+    async fn a_close_by_something_in_between_is_a_cut_and_one_by_the_other_side_is_not() {
+        let closed = |code| LinkError::Closed { code, reason: String::new() };
+        for code in [1001, 1005, 1011, 1012, 1013] {
+            let shared = in_session(Resumable::new(0, None));
+            assert!(shared.cut(0, closed(code)).is_ok(), "{code}");
+        }
+        for code in [1000, 1002, 1008, 4013, 4014] {
+            let shared = in_session(Resumable::new(0, None));
+            assert!(shared.cut(0, closed(code)).is_err(), "{code}");
+            // Whoever writes was sooner.
+            let shared = in_session(Resumable::new(0, None));
+            assert!(shared.cut(0, LinkError::Lost("it is closed".to_owned())).is_ok());
+            assert!(shared.cut(0, LinkError::Ended).is_ok(), "of whoever was sooner nothing more is heard");
+            assert!(shared.cut(0, closed(code)).is_err(), "{code}");
+            // Of a connection that is not the link's any more it is no news.
+            shared.attach(0).unwrap();
+            assert!(shared.cut(0, closed(code)).is_ok(), "{code}");
+        }
     }
 }

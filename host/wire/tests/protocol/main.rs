@@ -5,6 +5,7 @@ mod document;
 mod frames;
 mod handshakes;
 mod hostile;
+mod hub_stream;
 mod messages;
 mod replay;
 mod samples;

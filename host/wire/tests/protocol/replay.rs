@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use kvasir_wire::limits::{ACK_AFTER_BYTES, MAX_REPLAY_BYTES};
+use kvasir_wire::limits::{
+    ACK_AFTER_BYTES, HEADER_BYTES, MAX_BULK_PAYLOAD_BYTES, MAX_BULK_WINDOW_BYTES, MAX_REPLAY_BYTES,
+};
 use kvasir_wire::replay::{KEEPING_BYTES, Replay, ReplayError};
 use proptest::prelude::*;
 
@@ -203,7 +205,36 @@ fn who_is_to_keep_less_gives_the_oldest_up() {
     replay.resume(7).unwrap();
     assert_eq!(replay.again(), Some(vec![7; 100]));
     replay.keep_at_most(0);
+    assert_eq!(replay.kept_bytes(), 2 * (100 + KEEPING_BYTES), "what is not written again yet stays");
+    assert_eq!((replay.again(), replay.again()), (Some(vec![8; 100]), Some(vec![9; 100])));
+    replay.keep_at_most(0);
     assert_eq!((replay.kept_bytes(), replay.again()), (0, None));
+}
+
+#[test]
+fn a_full_bulk_window_that_nobody_has_acknowledged_is_kept_whole() {
+    let frame = HEADER_BYTES + MAX_BULK_PAYLOAD_BYTES;
+    let mut replay: Replay<Vec<u8>> = Replay::new(0, MAX_REPLAY_BYTES);
+    for _ in 0..MAX_BULK_WINDOW_BYTES.div_ceil(frame as u64) {
+        replay.push(vec![7; frame]);
+    }
+    replay.push(vec![8; ACK_AFTER_BYTES]);
+    replay.resume(0).unwrap();
+}
+
+#[test]
+fn a_link_that_ends_keeps_nothing_and_writes_nothing_again() {
+    let mut replay: Replay<Vec<u8>> = Replay::new(0, MAX_REPLAY_BYTES);
+    for byte in 0..3 {
+        replay.push(vec![byte; 100]);
+    }
+    replay.resume(1).unwrap();
+    replay.clear();
+    assert_eq!((replay.kept_bytes(), replay.again()), (0, None));
+    // Its last words, and news that come late.
+    replay.push(vec![9; 10]);
+    replay.acknowledge(2).unwrap();
+    assert_eq!(replay.kept_bytes(), 10 + KEEPING_BYTES);
 }
 
 #[test]
