@@ -176,17 +176,3 @@ pub async fn one_call(worker: &mut WorkerEnd, backbone: &mut BackboneEnd, call: 
     worker.answer(&vec![1; up], vec![2; down]).await;
     backbone.take(call, up, &vec![2; down]).await;
 }
-
-/// Ends a session in order; gives the final receipt.
-pub async fn finish(worker: &mut WorkerEnd, backbone: &mut BackboneEnd) -> Receipt {
-    backbone.ask_to_drain().await;
-    loop {
-        let cut = backbone.cut().await;
-        let receipt = backbone.countersign(cut, &[], |_| {}).await;
-        assert_eq!(worker.countersign().await, receipt);
-        tokio::join!(worker.complete(), backbone.complete());
-        if cut.is_final {
-            return receipt;
-        }
-    }
-}
