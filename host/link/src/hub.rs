@@ -191,8 +191,8 @@ impl HubSender {
         self.shared.push(Outgoing::new(kind, HUB_STREAM, payload))
     }
 
-    /// Passes a message of the other end on, unchanged; waits while two full messages of its sort are queued. What holds no bulk
-    /// goes before bulk that waits, otherwise the order stays.
+    /// Passes a message of the other end on, unchanged; waits while two full messages are queued, or one of bulk. What holds no
+    /// bulk goes before bulk that waits, otherwise the order stays.
     pub async fn relay(&self, relay: Relay) -> Result<(), LinkError> {
         self.shared.relay(relay).await
     }

@@ -56,9 +56,11 @@ pub(crate) struct RelayQueue {
     bytes: usize,
 }
 
-/// Bytes that the hub queues, of bulk and of everything else: two messages, so that a slow reader slows the writer and not the
-/// hub's memory. A limit for each, since what may go first must not wait for room behind bulk.
+/// Bytes that the hub queues of everything but bulk: two messages, so that a slow reader slows the writer and not the hub's memory.
 const LIMIT_BYTES: usize = 2 * MAX_MESSAGE_BYTES;
+/// And of bulk, which comes in messages of a quarter of that. A limit for each, since what may go first must not wait for room behind
+/// bulk.
+const LIMIT_BULK_BYTES: usize = MAX_MESSAGE_BYTES;
 
 #[derive(Debug)]
 struct Waiting {
@@ -68,8 +70,11 @@ struct Waiting {
 
 impl RelayQueue {
     pub(crate) fn has_room(&self, relay: &Relay) -> bool {
-        let queued = if relay.is_bulk_alone() { self.bulk_bytes } else { self.bytes };
-        queued == 0 || queued + relay.len() <= LIMIT_BYTES
+        let (queued, limit) = match relay.is_bulk_alone() {
+            true => (self.bulk_bytes, LIMIT_BULK_BYTES),
+            false => (self.bytes, LIMIT_BYTES),
+        };
+        queued == 0 || queued + relay.len() <= limit
     }
 
     pub(crate) fn push(&mut self, relay: Relay) {
@@ -171,7 +176,7 @@ mod tests {
             queue.push(relay(1, &[Kind::Chunk]));
             bulk += 1;
         }
-        assert_eq!(bulk, LIMIT_BYTES / 1000);
+        assert_eq!(bulk, LIMIT_BULK_BYTES / 1000);
         assert!(queue.has_room(&relay(2, &[Kind::Call])));
         queue.push(relay(2, &[Kind::Call]));
         assert_eq!(queue.pop().unwrap()[0], 2);

@@ -298,7 +298,7 @@ impl Shared {
             end.get_or_insert(error);
             first
         });
-        self.outbox().skip_what_was_written();
+        self.outbox().let_go();
         self.room.notify_waiters();
     }
 
@@ -430,16 +430,21 @@ impl Shared {
 }
 
 impl Outbox {
+    /// The link ends: nothing is kept for it, and nothing is passed on any more.
+    fn let_go(&mut self) {
+        self.relays = RelayQueue::default();
+        self.bulk = None;
+        self.returned = None;
+        self.skip_what_was_written();
+    }
+
     /// Drops what is queued and leaves what the other side is to know of the error, and a close.
     fn last_words(&mut self, error: &LinkError) {
         if self.closing.is_some() {
             return;
         }
         self.scheduler.discard();
-        self.relays = RelayQueue::default();
-        self.bulk = None;
-        self.returned = None;
-        self.skip_what_was_written();
+        self.let_go();
         if let Some(refusal) = error.for_peer() {
             // The queue is empty, so this cannot fail for want of room.
             let _ = self.scheduler.push(Outgoing::new(Kind::Refuse, HUB_STREAM, refusal.encode()));

@@ -16,8 +16,6 @@ pub struct ReceiveCredit {
     dispatch: Account,
     bulk: Account,
     window: BulkWindow,
-    /// What the bulk lane's window is held at.
-    most_bulk: u64,
 }
 
 impl Default for ReceiveCredit {
@@ -26,7 +24,6 @@ impl Default for ReceiveCredit {
             dispatch: Account::new(DISPATCH_WINDOW_BYTES),
             bulk: Account::new(BULK_WINDOW_BYTES),
             window: BulkWindow::default(),
-            most_bulk: u64::MAX,
         }
     }
 }
@@ -56,16 +53,11 @@ impl ReceiveCredit {
             Lane::Dispatch => self.dispatch.taken(cost, DISPATCH_WINDOW_BYTES, DISPATCH_WINDOW_BYTES / 4),
             Lane::Bulk => {
                 self.window.taken(cost, now);
-                let window = self.window.bytes().min(self.most_bulk);
+                let window = self.window.bytes();
                 // What is due and not granted is missing on the way, so a small window is granted chunk by chunk.
                 self.bulk.taken(cost, window, (window / 8).min(MAX_BULK_DUE_BYTES))
             }
         }
-    }
-
-    /// From now on no more bulk than this is let on its way, however much the path holds.
-    pub fn hold_bulk_at(&mut self, bytes: u64) {
-        self.most_bulk = bytes;
     }
 
     /// The bulk lane's window, which wants to know about round trips.

@@ -20,16 +20,13 @@ use kvasir_wire::schedule::Outgoing;
 use tokio::sync::{mpsc, oneshot};
 use tokio_tungstenite::tungstenite::Bytes;
 
-use super::kept::{BUDGET, Share, copied_if_small};
+use super::kept::{APART, Share, copied_if_small};
 use super::{Next, Outbox, Shared};
 use crate::error::LinkError;
 use crate::relay::Relay;
 
 /// Answers to pings that may stand in a second connection's queue: twice what a bulk window has open.
 const MAX_PONGS: usize = 32;
-/// Bulk that a worker lets on its way to a second connection. Less than the hub keeps of it: where the hub may take no more, calls
-/// wait behind what it does not take.
-const MAX_APART_BYTES: u64 = (MAX_REPLAY_BYTES / 4 * 3) as u64;
 /// Messages of a second connection that wait for the task that reads the first.
 const MESSAGES_WAITING: usize = 16;
 
@@ -63,7 +60,7 @@ impl BulkPath {
             waiting_bytes: 0,
             pongs: 0,
             replay: Replay::new(0, usize::MAX),
-            share: Share::of(&BUDGET),
+            share: Share::of(&APART),
         }
     }
 
@@ -341,7 +338,6 @@ impl Shared {
     /// Bulk comes over a second connection from here on, or does no more.
     pub(crate) fn set_bulk_apart(&self, is_apart: bool) {
         self.is_bulk_apart.store(is_apart, Ordering::Relaxed);
-        self.credit().hold_bulk_at(if is_apart { MAX_APART_BYTES } else { u64::MAX });
     }
 
     /// The number of a ping to send with the bulk of a second connection, where the bulk window wants to know of it now.
@@ -369,6 +365,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use kvasir_wire::frame::Header;
@@ -377,6 +374,26 @@ mod tests {
     use super::super::Resumable;
     use super::super::kept::Budget;
     use super::*;
+
+    /// Bytes of a message.
+    const LENGTH: usize = 16_000;
+
+    /// A link whose bulk goes over a second connection, with so many messages on it as have room.
+    fn full(budget: &'static Budget) -> (Arc<Shared>, usize) {
+        let shared = Shared::new(Scheduler::new(), Some(Resumable::new(0, None)));
+        shared.turn_bulk(1).unwrap();
+        let mut outbox = shared.outbox();
+        outbox.bulk = Some(BulkPath { share: Share::of(budget), ..BulkPath::new(1) });
+        let header = Header { kind: Kind::Chunk, more: false, length: 0, stream: 3, sequence: 0 };
+        let relay = || Relay { bytes: vec![7; LENGTH].into(), headers: vec![header] };
+        let mut waiting = 0;
+        while outbox.has_room(&relay()) {
+            outbox.pass_on(relay());
+            waiting += 1;
+        }
+        drop(outbox);
+        (shared, waiting)
+    }
 
     #[test]
     fn what_was_written_and_did_not_come_takes_room_and_is_never_given_up() {
@@ -408,20 +425,8 @@ mod tests {
 
     #[test]
     fn what_comes_back_is_counted_until_it_is_written() {
-        const LENGTH: usize = 16_000;
-        static SMALL: Budget = Budget::of(1024 * 1024);
-        let shared = Shared::new(Scheduler::new(), Some(Resumable::new(0, None)));
-        shared.turn_bulk(1).unwrap();
-        {
-            let mut outbox = shared.outbox();
-            outbox.bulk = Some(BulkPath { share: Share::of(&SMALL), ..BulkPath::new(1) });
-            let header = Header { kind: Kind::Chunk, more: false, length: 0, stream: 3, sequence: 0 };
-            let relay = || Relay { bytes: vec![7; LENGTH].into(), headers: vec![header] };
-            while outbox.has_room(&relay()) {
-                outbox.pass_on(relay());
-            }
-        }
-        let waiting = 1024 * 1024 / (LENGTH + KEEPING_BYTES);
+        static SMALL: Budget = Budget::of(8 * 1024 * 1024);
+        let (shared, waiting) = full(&SMALL);
         assert_eq!(SMALL.kept(), waiting * (LENGTH + KEEPING_BYTES));
         for _ in 0..10 {
             assert!(matches!(shared.next_bulk(1), Next::Message(_)));
@@ -434,6 +439,16 @@ mod tests {
             assert_eq!(SMALL.kept(), (waiting - written) * LENGTH);
         }
         assert_eq!(written, waiting);
+    }
+
+    #[test]
+    fn what_a_second_connection_holds_goes_with_the_link() {
+        static SMALL: Budget = Budget::of(8 * 1024 * 1024);
+        let (shared, waiting) = full(&SMALL);
+        assert!(waiting > 0 && SMALL.kept() > 0);
+        shared.finish(LinkError::Ended);
+        assert_eq!(SMALL.kept(), 0, "while a handle lives");
+        assert!(matches!(shared.next_bulk(1), Next::Gone));
     }
 
     #[test]

@@ -15,6 +15,9 @@ use tokio_tungstenite::tungstenite::Bytes;
 
 /// Bytes that the links of a process keep together, but for what each keeps in any case.
 const MAX_KEPT_BYTES: usize = 512 * 1024 * 1024;
+/// Bytes that second connections for bulk hold together, likewise. Apart from that, since nobody gives any of it up: what some hold
+/// there is to cost no link its resumption.
+const MAX_APART_BYTES: usize = 128 * 1024 * 1024;
 /// A link keeps at most one of so many parts of what the others leave.
 const PARTS: usize = 5;
 /// Bytes that a link keeps in any case: two full messages, which is twice what is acknowledged at the latest.
@@ -22,6 +25,8 @@ pub(super) const KEPT_IN_ANY_CASE_BYTES: usize = 2 * (MAX_MESSAGE_BYTES + KEEPIN
 
 /// What the links of this process may keep.
 pub(super) static BUDGET: Budget = Budget::of(MAX_KEPT_BYTES);
+/// What their second connections may hold.
+pub(super) static APART: Budget = Budget::of(MAX_APART_BYTES);
 
 /// What some links may keep together.
 #[derive(Debug)]

@@ -217,25 +217,6 @@ fn a_sender_with_little_to_send_leaves_the_window_as_it_is() {
 }
 
 #[test]
-fn a_window_that_is_held_grants_no_more_than_that_until_it_is_let_go() {
-    let mut credit = ReceiveCredit::default();
-    credit.hold_bulk_at(MIN_BULK_WINDOW_BYTES);
-    let mut granted = BULK_WINDOW_BYTES;
-    let mut chunk = |credit: &mut ReceiveCredit| {
-        credit.received(Lane::Bulk, MAX_BULK_PAYLOAD_BYTES as u32).unwrap();
-        granted -= COST;
-        granted += u64::from(credit.consumed(Lane::Bulk, COST, Duration::ZERO).unwrap_or(0));
-        granted
-    };
-    for _ in 0..100 {
-        chunk(&mut credit);
-    }
-    assert_eq!(chunk(&mut credit), MIN_BULK_WINDOW_BYTES);
-    credit.hold_bulk_at(u64::MAX);
-    assert_eq!(chunk(&mut credit), START_BULK_WINDOW_BYTES);
-}
-
-#[test]
 fn pings_are_few_and_an_answer_counts_once() {
     let mut window = BulkWindow::default();
     let at = Duration::from_millis;
