@@ -92,7 +92,7 @@ def cells(events, model, round_trip_ms, link_ms, alone=None):
     for event in told:
         here, there = event["local"], event["remote"]
         local, rate = here["tokens_per_second"], there["tokens_per_second"]
-        # One pass is one of one stream: with more in it, the second part would never be the smaller one.
+        # One pass is one of one stream: with all of them in it, the first part would never be the smaller one.
         hidden = event["streams"] / (event["remote_layers"] * link_ms / 1e3 + 1 / alone)
         ideal = min(local, hidden)
         sums = there["counters"]

@@ -73,7 +73,6 @@ impl Plan {
                 break;
             }
         }
-        round.waves = scheduler.figures().waves;
         scheduler.finish();
         Ok(round)
     }
@@ -101,8 +100,8 @@ impl Plan {
         drop(tell);
 
         let (mut begun, mut took) = (0, Vec::new());
-        // Counters while all streams are within what is measured of them.
-        let (mut before, mut after) = (None, None);
+        // Counters while all streams are within what is measured of them, and the waves that there are then.
+        let (mut before, mut after, mut waves) = (None, None, 0);
         for news in told {
             match news {
                 News::Begun => {
@@ -114,6 +113,7 @@ impl Plan {
                 News::Whole(time) => {
                     if after.is_none() && before.is_some() {
                         after = Some(counters(scheduler, watcher));
+                        waves = scheduler.figures().waves;
                     }
                     took.push(time);
                 }
@@ -128,7 +128,7 @@ impl Plan {
         Ok(Some(Round {
             tokens: streams * self.tokens,
             seconds: mean,
-            waves: 0,
+            waves,
             counters: after.into_iter().map(|(name, value)| (name, value - before[name])).collect(),
         }))
     }
@@ -227,6 +227,7 @@ pub struct Round {
     tokens: usize,
     /// Time that a stream took for its measured tokens, summed over repetitions.
     seconds: f64,
+    /// Wanted when the first stream was through, in the last repetition.
     waves: usize,
     counters: Counters,
 }
@@ -235,6 +236,7 @@ impl Round {
     fn add(&mut self, other: Round) {
         self.tokens += other.tokens;
         self.seconds += other.seconds;
+        self.waves = other.waves;
         for (name, value) in other.counters {
             *self.counters.entry(name).or_default() += value;
         }
