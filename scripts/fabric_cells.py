@@ -64,6 +64,8 @@ def nginx_before(network, provided, work):
     # Written once it listens.
     while not (work / "nginx.pid").exists():
         if process.poll() is not None or time.monotonic() > until:
+            process.kill()
+            process.wait()
             raise Failed("nginx did not start:\n" + (work / "nginx.err").read_text()[-LOG_TAIL:])
         time.sleep(0.05)
     return process, NGINX_PORT
