@@ -64,6 +64,8 @@ def nginx_before(network, provided, work):
     # Written once it listens.
     while not (work / "nginx.pid").exists():
         if process.poll() is not None or time.monotonic() > until:
+            process.kill()
+            process.wait()
             raise Failed("nginx did not start:\n" + (work / "nginx.err").read_text()[-LOG_TAIL:])
         time.sleep(0.05)
     return process, NGINX_PORT
@@ -92,7 +94,7 @@ def cells(events, model, round_trip_ms, link_ms, alone=None):
     for event in told:
         here, there = event["local"], event["remote"]
         local, rate = here["tokens_per_second"], there["tokens_per_second"]
-        # One pass is one of one stream: with more in it, the second part would never be the smaller one.
+        # One pass is one of one stream: with all of them in it, the first part would never be the smaller one.
         hidden = event["streams"] / (event["remote_layers"] * link_ms / 1e3 + 1 / alone)
         ideal = min(local, hidden)
         sums = there["counters"]

@@ -4,9 +4,9 @@ lines that people use, with keys and a certificate made anew in a folder. On loo
 import json
 import os
 import pathlib
-import queue
+import signal
 import subprocess
-import threading
+import sys
 import time
 
 from wide_link import NEAR, ROOT, TARGET
@@ -25,6 +25,12 @@ class Failed(Exception):
     """A program that did not do what it should, with the end of what it said."""
 
 
+def end_in_order():
+    """A signal that ends this script ends what it started: as ctrl-C does, through every `finally`."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
 def build(*examples):
     """The programs of this checkout, and these examples."""
     words = [word for example in examples for word in ("--example", example)]
@@ -40,22 +46,16 @@ def report(command, **more):
 
 
 class Server:
-    """A program that runs until it is stopped, and says what happens as one JSON object a line."""
+    """A program that runs until it is stopped, and says what happens as one JSON object a line. It says so into a file: a worker
+    has a line for every call, and a reader of them would take its share of the machine that is measured."""
 
     def __init__(self, name, command, logs):
         self.name, self.log = name, pathlib.Path(logs) / f"{name}.log"
-        with open(self.log, "w") as errors:
+        events = self.log.with_suffix(".events")
+        with open(events, "w") as said, open(self.log, "w") as errors:
             self.process = subprocess.Popen([str(word) for word in command], env=ENVIRONMENT, stdin=subprocess.DEVNULL,
-                                            stdout=subprocess.PIPE, stderr=errors, text=True)
-        self.lines = queue.Queue()
-        threading.Thread(target=self.read, daemon=True).start()
-
-    def read(self):
-        # Read to the end, so that it is never held up; only the events that somebody may wait for are kept.
-        for line in self.process.stdout:
-            if '"call_served"' not in line and '"receipt"' not in line:
-                self.lines.put(line)
-        self.lines.put(None)
+                                            stdout=said, stderr=errors)
+        self.events, self.line = open(events), ""
 
     def said(self):
         return self.log.read_text(errors="replace")[-LOG_TAIL:]
@@ -64,15 +64,19 @@ class Server:
         """The next object that is wanted."""
         until = time.monotonic() + within
         while True:
-            try:
-                line = self.lines.get(timeout=max(until - time.monotonic(), 0.001))
-            except queue.Empty:
-                raise Failed(f"{self.name} said nothing of it within {within} s:\n{self.said()}") from None
-            if line is None:
-                raise Failed(f"{self.name} ended ({self.process.wait()}):\n{self.said()}")
-            value = json.loads(line)
-            if wanted(value):
-                return value
+            # Looked at first: what it said before it ended is read all the same.
+            ended = self.process.poll()
+            self.line += self.events.readline()
+            if self.line.endswith("\n"):
+                value, self.line = json.loads(self.line), ""
+                if wanted(value):
+                    return value
+            elif ended is not None:
+                raise Failed(f"{self.name} ended ({ended}):\n{self.said()}")
+            elif time.monotonic() > until:
+                raise Failed(f"{self.name} said nothing of it within {within} s:\n{self.said()}")
+            else:
+                time.sleep(0.02)
 
     def event(self, name, within):
         return self.object(within, lambda value: value.get("event") == name)
@@ -82,8 +86,15 @@ class Server:
         try:
             self.process.wait(STOP_WITHIN)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            pass
+        finally:
+            self.kill()
+
+    def kill(self):
+        # Nothing to one that has ended.
+        self.process.kill()
+        self.process.wait()
+        self.events.close()
 
 
 class Network:
@@ -187,6 +198,12 @@ class Network:
         return ["--hub", f"ws://{self.hub}", "--ticket", self.folder / "backbone.ticket", "--key", self.key("backbone")]
 
     def stop(self):
-        for server in [*self.workers, *reversed(self.servers)]:
-            server.stop()
+        servers = [*self.workers, *reversed(self.servers)]
         self.workers, self.servers = [], []
+        try:
+            for server in servers:
+                server.stop()
+        finally:
+            # Also where somebody does not want to wait for that.
+            for server in servers:
+                server.kill()

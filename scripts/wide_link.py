@@ -12,6 +12,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug"
 NEAR, FAR = "10.99.0.1", "10.99.0.2"
 QUEUE_KIB = 256
+# Bytes of a packet, as on most of the internet.
+MTU = 1500
 
 ECHO = """
 import socket, sys
@@ -55,8 +57,8 @@ def ip(*words):
 class Link:
     """The link, while it is entered. Nothing of it is left afterwards."""
 
-    def __init__(self, round_trip_ms):
-        self.round_trip_ms = round_trip_ms
+    def __init__(self, round_trip_ms, mtu=MTU):
+        self.round_trip_ms, self.mtu = round_trip_ms, mtu
         self.spaces = [f"kvf-{part}-{os.getpid()}" for part in ("near", "far", "middle")]
         # Before a command: what runs it there, as the same process.
         self.near, self.far, self.middle = (["ip", "netns", "exec", space] for space in self.spaces)
@@ -88,7 +90,7 @@ class Link:
         for device, space, address in [("tun-a", near, NEAR), ("tun-b", far, FAR)]:
             for words in (["-n", middle, "link", "set", device, "netns", space],
                           ["-n", space, "addr", "add", f"{address}/24", "dev", device],
-                          ["-n", space, "link", "set", device, "up", "mtu", "1500"]):
+                          ["-n", space, "link", "set", device, "up", "mtu", str(self.mtu)]):
                 if not ip(*words):
                     raise SystemExit(f"ip {' '.join(words)} failed")
         # As docs/gateway.md recommends.

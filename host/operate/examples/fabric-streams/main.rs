@@ -28,13 +28,14 @@ use kvasir_operate::{logging, output};
 use serde_json::json;
 
 use crate::arguments::Arguments;
-use crate::streams::Rounds;
+use crate::streams::{Rounds, load_experts};
 
 fn main() -> Result<()> {
     logging::start(0, false)?;
     let arguments = Arguments::read(std::env::args().skip(1))?;
     let settings = Settings::load(None, Some(&arguments.home))?;
     let local = Local::open(&settings, &arguments.compute)?;
+    load_experts(&local)?;
     let membership =
         arguments.remote.as_ref().map(|remote| Membership::join(&settings, remote, &local)).transpose()?;
 

@@ -6,14 +6,34 @@ use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use kvasir_backbone::{Backbone, Experts, Finish, SamplerOptions, TokenId};
+use kvasir_backbone::{Backbone, Experts, Feed, Finish, MAX_ROWS, SamplerOptions, TokenId, Wanted};
 use kvasir_dispatch::Watcher;
+use kvasir_operate::local::Local;
 use kvasir_serve::scheduler::{End, Reader, Request, Scheduler, SchedulerOptions, WaveOptions};
 use serde_json::{Value, json};
 
 /// Tokens of each stream before those that are measured and after them, so that all streams write meanwhile. Streams are
 /// no further apart than that: each has a token a step.
 const EDGE: usize = 4;
+
+/// How often each of this machine's experts is picked, on average, by the text that has them loaded.
+const PICKS_EACH: usize = 16;
+
+/// Has this machine's experts loaded, as workers have theirs before they are asked: the first picks of measured texts would
+/// pay for it.
+///
+/// # Errors
+/// Where the text cannot be read.
+pub fn load_experts(local: &Local) -> Result<()> {
+    let config = local.model.config();
+    let picks = PICKS_EACH * config.experts as usize;
+    let tokens = picks.div_ceil((config.experts_per_token as usize).max(1));
+    let tokens = prompt(0, tokens.min(MAX_ROWS).min(local.backbone.context_limit()), config.vocabulary);
+    let mut sequence = local.backbone.start();
+    let mut feeds = [Feed { sequence: &mut sequence, tokens: &tokens, logits: Wanted::None }];
+    local.backbone.forward(&mut feeds, &mut local.experts()).context("cannot load this machine's experts")?;
+    Ok(())
+}
 
 /// How streams are measured.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +93,6 @@ impl Plan {
                 break;
             }
         }
-        round.waves = scheduler.figures().waves;
         scheduler.finish();
         Ok(round)
     }
@@ -101,8 +120,8 @@ impl Plan {
         drop(tell);
 
         let (mut begun, mut took) = (0, Vec::new());
-        // Counters while all streams are within what is measured of them.
-        let (mut before, mut after) = (None, None);
+        // Counters while all streams are within what is measured of them, and the waves that there are then.
+        let (mut before, mut after, mut waves) = (None, None, 0);
         for news in told {
             match news {
                 News::Begun => {
@@ -114,6 +133,7 @@ impl Plan {
                 News::Whole(time) => {
                     if after.is_none() && before.is_some() {
                         after = Some(counters(scheduler, watcher));
+                        waves = scheduler.figures().waves;
                     }
                     took.push(time);
                 }
@@ -128,7 +148,7 @@ impl Plan {
         Ok(Some(Round {
             tokens: streams * self.tokens,
             seconds: mean,
-            waves: 0,
+            waves,
             counters: after.into_iter().map(|(name, value)| (name, value - before[name])).collect(),
         }))
     }
@@ -227,6 +247,7 @@ pub struct Round {
     tokens: usize,
     /// Time that a stream took for its measured tokens, summed over repetitions.
     seconds: f64,
+    /// Wanted when the first stream was through, in the last repetition.
     waves: usize,
     counters: Counters,
 }
@@ -235,6 +256,7 @@ impl Round {
     fn add(&mut self, other: Round) {
         self.tokens += other.tokens;
         self.seconds += other.seconds;
+        self.waves = other.waves;
         for (name, value) in other.counters {
             *self.counters.entry(name).or_default() += value;
         }

@@ -3,8 +3,8 @@
 /// What a measurement keeps of its weight when the next one comes.
 const KEPT: f64 = 31.0 / 32.0;
 
-/// Rows that differ by less than this share of their mean say nothing about a slope.
-const LEAST_SPREAD: f64 = 0.05;
+/// Rows that differ by less than this share of their mean say nothing about a slope: chance would.
+const LEAST_SPREAD: f64 = 0.25;
 
 /// `fixed + each * rows`, by least squares over measurements that fade. Neither part is below zero.
 #[derive(Debug, Clone, Copy, Default)]
@@ -14,6 +14,9 @@ pub(super) struct Line {
     cost: f64,
     rows_squared: f64,
     rows_by_cost: f64,
+    /// The slope when rows last said something about it. A scheduler that has found its number of waves makes passes of
+    /// one size for ever, and what it knew of others still holds.
+    each: Option<f64>,
 }
 
 impl Line {
@@ -25,6 +28,12 @@ impl Line {
         fade(&mut self.cost, cost);
         fade(&mut self.rows_squared, rows * rows);
         fade(&mut self.rows_by_cost, rows * cost);
+        let (mean_rows, mean_cost) = self.means();
+        let variance = self.rows_squared / self.weight - mean_rows * mean_rows;
+        if variance > (LEAST_SPREAD * mean_rows).powi(2) {
+            let covariance = self.rows_by_cost / self.weight - mean_rows * mean_cost;
+            self.each = Some((covariance / variance).max(0.0));
+        }
     }
 
     /// What `rows` rows are expected to cost; nothing where nothing was measured.
@@ -32,17 +41,16 @@ impl Line {
         if self.weight == 0.0 || self.rows == 0.0 {
             return 0.0;
         }
-        let (mean_rows, mean_cost) = (self.rows / self.weight, self.cost / self.weight);
-        let variance = self.rows_squared / self.weight - mean_rows * mean_rows;
+        let (mean_rows, mean_cost) = self.means();
         let steepest = mean_cost / mean_rows;
-        let each = if variance <= (LEAST_SPREAD * mean_rows).powi(2) {
-            // One size was seen: half of its cost is taken to be there whatever the size.
-            steepest / 2.0
-        } else {
-            let covariance = self.rows_by_cost / self.weight - mean_rows * mean_cost;
-            (covariance / variance).clamp(0.0, steepest)
-        };
+        // Where one size alone was ever seen, half of its cost is taken to be there whatever the size.
+        let each = self.each.map_or(steepest / 2.0, |each| each.min(steepest));
         mean_cost + each * (rows - mean_rows)
+    }
+
+    /// Of rows and of their cost, once something was measured.
+    fn means(&self) -> (f64, f64) {
+        (self.rows / self.weight, self.cost / self.weight)
     }
 }
 
@@ -71,6 +79,20 @@ mod tests {
             line.measure(8.0, 4.0);
         }
         assert!(close(line.at(8.0), 4.0) && close(line.at(16.0), 6.0) && close(line.at(0.0), 2.0));
+    }
+
+    #[test]
+    fn a_slope_is_remembered_while_one_size_is_seen() {
+        let mut line = Line::default();
+        for rows in [4.0, 8.0, 16.0] {
+            line.measure(rows, 50.0 + 0.5 * rows);
+        }
+        // That two sizes next to each other differ is chance.
+        for _ in 0..1000 {
+            line.measure(16.0, 59.0);
+            line.measure(17.0, 57.5);
+        }
+        assert!((line.at(0.0) - 50.0).abs() < 1.0 && (line.at(32.0) - 66.0).abs() < 1.0, "{line:?}");
     }
 
     #[test]

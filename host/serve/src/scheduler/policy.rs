@@ -6,15 +6,16 @@
 //! that computes. What of R grows with rows is their way over the link and through the worker, one after the other
 //! whatever the waves: at least r * S. So all S sequences take a step in `max(W * C, C + R, r * S)`. The W with the least
 //! of it is chosen, the smallest where several are as good. More waves may still cost those who are waited for more than
-//! that, so a step up that made things slower is taken back and not tried again for a while.
+//! that, so a step up that made things slower is taken back and not tried again for a while. It is judged once the texts
+//! are spread over the new waves: until then some of them stand in line.
 
 use std::time::Duration;
 
 use super::line::Line;
 
 /// A number of waves whose step is longer than the best one's by no more than this factor is as good: fewer waves have
-/// more rows in a call, which is what links and workers like.
-const AS_GOOD: f64 = 1.05;
+/// more rows in a call, which is what links and workers like. Whatever it is above 1 is given away.
+const AS_GOOD: f64 = 1.02;
 
 /// A step up that leaves less than this share of the rate before it is taken back.
 const LOSES: f64 = 0.98;
@@ -25,8 +26,10 @@ const HOLD: u32 = 64;
 /// Passes measured before anything is concluded from them; until then there are two waves.
 const TRUSTED_AFTER: u32 = 4;
 
-/// Finished passes after which there is a decision whatever happened.
+/// Finished passes after which there is a decision whatever happened, and steps of all texts: the rate of a few steps is
+/// mostly chance. Both must have been.
 const PASSES_A_DECISION: u32 = 16;
+const STEPS_A_DECISION: u32 = 4;
 
 /// One finished pass.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +62,8 @@ struct Trial {
     from: usize,
     /// Tokens a second before it.
     rate: f64,
+    /// The texts are spread over the new waves.
+    settled: bool,
 }
 
 /// A step up that lost.
@@ -93,7 +98,8 @@ impl Policy {
 
     /// Whether it is time for [`Policy::decide`] with so many sequences.
     pub(super) fn is_due(&self, sequences: usize) -> bool {
-        self.passes >= PASSES_A_DECISION || !alike(sequences, self.sequences)
+        let passes = u32::try_from(self.waves).unwrap_or(u32::MAX).saturating_mul(STEPS_A_DECISION);
+        self.passes >= passes.max(PASSES_A_DECISION) || !alike(sequences, self.sequences)
     }
 
     /// The number of waves for `sequences`, at least 1 and at most `most`.
@@ -102,7 +108,15 @@ impl Policy {
         let rate = since.tokens as f64 / since.elapsed.as_secs_f64().max(1e-9);
         // Rates are compared only where prompts had no great part in them.
         let steady = since.tokens > since.prompt_rows && alike(sequences, self.sequences);
-        if let Some(Trial { from, rate: before }) = self.trial.take_if(|_| steady)
+        if steady
+            && self.waves <= most
+            && let Some(trial) = self.trial.as_mut().filter(|trial| !trial.settled)
+        {
+            trial.settled = true;
+            (self.sequences, self.passes) = (sequences, 0);
+            return self.waves;
+        }
+        if let Some(Trial { from, rate: before, .. }) = self.trial.take_if(|trial| steady && trial.settled)
             && rate < before * LOSES
         {
             self.barred = Some(Barred { most: from, sequences, left: HOLD });
@@ -120,7 +134,7 @@ impl Policy {
             best(sequences, allowed, |rows| self.compute.at(rows), |rows| self.wait.at(rows))
         };
         if wanted > self.waves && self.waves > 0 && steady {
-            self.trial = Some(Trial { from: self.waves, rate });
+            self.trial = Some(Trial { from: self.waves, rate, settled: false });
         } else if wanted < self.waves {
             self.trial = None;
         }
@@ -173,9 +187,9 @@ mod tests {
 
     #[test]
     fn waves_cover_the_wait_and_no_more() {
-        // Rows are all that costs, 64 ms for all of them: the others' work covers 30 ms with two waves, 50 ms with four.
+        // Rows are all that costs, 64 ms for all of them: the others' work covers 30 ms with two waves, 50 ms with five.
         assert_eq!(best(64, 16, line(0.0, 0.001), line(0.030, 0.0)), 2);
-        assert_eq!(best(64, 16, line(0.0, 0.001), line(0.050, 0.0)), 4);
+        assert_eq!(best(64, 16, line(0.0, 0.001), line(0.050, 0.0)), 5);
         assert_eq!(best(64, 3, line(0.0, 0.001), line(0.050, 0.0)), 3);
         // A wave that costs something by itself is not made for little.
         assert_eq!(best(64, 16, line(0.010, 0.001), line(0.050, 0.0)), 2);
@@ -220,12 +234,14 @@ mod tests {
     #[test]
     fn decisions_are_due_after_passes_and_when_sequences_come_or_go() {
         let mut policy = policy();
-        assert_eq!(policy.decide(64, 16, STEADY), 4);
+        assert_eq!(policy.decide(64, 16, STEADY), 5);
         assert!(!policy.is_due(64) && !policy.is_due(60) && policy.is_due(32) && policy.is_due(100));
-        for _ in 0..PASSES_A_DECISION {
+        let mut passes = 0;
+        while !policy.is_due(64) {
             policy.measure(pass(16, 0));
+            passes += 1;
         }
-        assert!(policy.is_due(64));
+        assert_eq!(passes, 5 * STEPS_A_DECISION);
         assert_eq!(policy.decide(64, 16, STEADY), 2, "most of the wait has faded");
     }
 
@@ -234,8 +250,9 @@ mod tests {
         let mut policy = policy();
         policy.waves = 2;
         policy.sequences = 64;
-        assert_eq!(policy.decide(64, 16, STEADY), 4);
+        assert_eq!(policy.decide(64, 16, STEADY), 5);
         let slower = Since { tokens: 90, ..STEADY };
+        assert_eq!(policy.decide(64, 16, slower), 5, "some texts may have stood in line");
         assert_eq!(policy.decide(64, 16, slower), 2);
         assert_eq!(policy.decide(64, 16, STEADY), 2);
         // Other circumstances: a new try.
@@ -243,14 +260,25 @@ mod tests {
     }
 
     #[test]
+    fn while_texts_are_spread_over_new_waves_memory_may_still_forbid_them() {
+        let mut policy = policy();
+        policy.waves = 2;
+        policy.sequences = 64;
+        assert_eq!(policy.decide(64, 16, STEADY), 5);
+        assert_eq!(policy.decide(64, 3, Since { tokens: 1, ..STEADY }), 3);
+        assert!(policy.barred.is_none() && policy.trial.is_none(), "it was not judged");
+    }
+
+    #[test]
     fn a_step_up_that_wins_stays_and_prompts_judge_nothing() {
         let mut policy = policy();
         policy.waves = 2;
         policy.sequences = 64;
-        assert_eq!(policy.decide(64, 16, STEADY), 4);
+        assert_eq!(policy.decide(64, 16, STEADY), 5);
         let reading = Since { tokens: 10, prompt_rows: 500, ..STEADY };
-        assert_eq!(policy.decide(64, 16, reading), 4);
-        assert_eq!(policy.decide(64, 16, Since { tokens: 150, ..STEADY }), 4);
+        assert_eq!(policy.decide(64, 16, reading), 5);
+        let faster = Since { tokens: 150, ..STEADY };
+        assert_eq!([(); 2].map(|()| policy.decide(64, 16, faster)), [5, 5]);
         assert!(policy.barred.is_none() && policy.trial.is_none());
     }
 }
