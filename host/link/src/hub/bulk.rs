@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::SplitStream;
@@ -51,7 +52,7 @@ where
         let welcome = Welcome::Admitted { hub_time: unix_now() }.encode();
         let welcome = self.opening.send(Kind::Welcome, welcome);
         if let Err(error) = within(self.options.handshake, "the welcome", welcome).await {
-            shared.lose_bulk(connection);
+            lose(shared, connection, &self.options);
             return Err(error);
         }
         let Accepted { opening, options, .. } = self;
@@ -66,12 +67,26 @@ where
                 error
             }
         };
-        shared.lose_bulk(connection);
+        lose(shared, connection, &options);
         tracing::debug!(connection, %error, "a bulk connection is over");
         if shared.end().is_none() && error.for_peer().is_some() && !is_cut(&error) {
             shared.fail(error);
         }
         Ok(())
+    }
+}
+
+/// The connection is gone. The worker finds that out itself, maybe while it looks for another first one.
+fn lose(shared: &Arc<Shared>, connection: u32, options: &LinkOptions) {
+    shared.lose_bulk(connection);
+    let within = options.ping_after + options.dead_after + options.resume_within;
+    tokio::spawn(demand_word(Arc::clone(shared), connection, within));
+}
+
+/// Ends the link of a worker that does not say in time what came over a second connection: its bulk would wait for ever.
+async fn demand_word(shared: Arc<Shared>, connection: u32, within: Duration) {
+    if timeout(within, shared.told_of_bulk(connection)).await.is_err() {
+        shared.fail(LinkError::TimedOut { what: "the word of what came over a bulk connection", within });
     }
 }
 

@@ -212,6 +212,19 @@ impl Shared {
         }
     }
 
+    /// Returns once the worker has said what came over a second connection that is gone, or the link has ended.
+    pub(crate) async fn told_of_bulk(&self, connection: u32) {
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            if self.outbox().path(connection).is_none() {
+                return;
+            }
+            room.await;
+        }
+    }
+
     /// Books what the worker says has come over a second connection, on that connection.
     pub(crate) fn acknowledged_bulk(&self, connection: u32, ack: Ack) -> Result<(), LinkError> {
         if let Some(path) = self.outbox().path(connection) {

@@ -1,11 +1,14 @@
 //! A second connection for bulk at the hub, by workers whose frames are made by hand.
 
+use std::time::Duration;
+
 use kvasir_link::{Connected, HubLink, Incoming, LinkError, LinkOptions};
 use kvasir_wire::frame::{Header, Kind, frames};
 use kvasir_wire::handshake::{BulkConnection, Features, Purpose, Welcome};
 use kvasir_wire::message::{Ack, Ping, Reroute};
 use kvasir_wire::refusal::{Refusal, RefusalCode};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use crate::parties::*;
 use crate::raw_holder::RawHolder;
@@ -218,6 +221,26 @@ async fn a_worker_that_refuses_a_second_connection_loses_that_alone() {
         () = takes(worker, 0..2) => {}
         ended = link.receiver.next() => panic!("{ended:?}"),
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_never_says_what_came_loses_its_link() {
+    let mut scene = Scene::start().await;
+    let (second, carrying) = scene.second(1).await;
+    drop(second);
+    carrying.await.unwrap().unwrap();
+    let Scene { worker, link, .. } = &mut scene;
+    let alive = async {
+        for number in 0.. {
+            sleep(Duration::from_secs(5)).await;
+            worker.send(Kind::Ping, &Ping { number }.encode()).await;
+        }
+    };
+    let error = tokio::select! {
+        ended = link.receiver.next() => ended.unwrap_err(),
+        () = alive => unreachable!("it goes on for ever"),
+    };
+    assert!(matches!(error, LinkError::TimedOut { .. }), "{error}");
 }
 
 #[tokio::test]
