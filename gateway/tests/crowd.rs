@@ -12,11 +12,10 @@ mod scene;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use front::worker_through;
-use futures_util::StreamExt as _;
 use kvasir_gateway::{descriptors::DescriptorLimit, edge::SlotLimits};
 use kvasir_link::{BACKBONE_PATH, Connected, LinkOptions, WORKER_PATH, connect_backbone};
 use kvasir_wire::{
-    frame::{HUB_STREAM, Kind, PAIR_STREAM, frames},
+    frame::{HUB_STREAM, Kind, PAIR_STREAM},
     handshake::{Admission, Features, Purpose},
     id::Nonce,
     key::SecretKey,
@@ -35,7 +34,6 @@ use tokio::{
     sync::Semaphore,
     task::JoinSet,
 };
-use tokio_tungstenite::tungstenite::Message;
 
 /// Budgets, KiB of resident memory. A session at the edge holds TLS and two splice buffers, at the hub a WebSocket.
 const EDGE_PER_SESSION: u64 = 40;
@@ -336,26 +334,11 @@ async fn raw(
     let stream = TcpStream::connect(gateway.hub.address).await.unwrap();
     let mut link = RawLink::over(stream, path, &ticket).await;
     let handshake = link.hello_for(purpose, features, &ticket, key, Nonce([1; 32])).await;
-    let challenge = awaited(&mut link, Kind::Challenge).await;
+    let challenge = link.awaited(Kind::Challenge).await;
     let (admission, proof) = handshake.challenge(&challenge, key).unwrap();
     link.send(Kind::Proof, &proof).await;
-    awaited(&mut link, Kind::Welcome).await;
+    link.awaited(Kind::Welcome).await;
     (link, admission)
-}
-
-/// The payload of this kind that comes next; what else comes is passed over.
-async fn awaited(link: &mut RawLink, kind: Kind) -> Vec<u8> {
-    loop {
-        let Message::Binary(message) = patiently(link.socket.next()).await.unwrap().unwrap() else {
-            continue;
-        };
-        for frame in frames(&message).unwrap() {
-            let frame = frame.unwrap();
-            if frame.header.kind == kind {
-                return frame.payload.to_vec();
-            }
-        }
-    }
 }
 
 /// So many sessions that can be resumed, both ends of each by hand, and the hub's peak of memory once the first was there.
@@ -374,13 +357,13 @@ async fn sessions(gateway: &Gateway, count: u64) -> (u64, Vec<(RawLink, RawLink)
         let (mut down, of_backbone) =
             raw(gateway, &backbone, Purpose::Session(request.session), Features::RESUME).await;
         for (link, admission, key) in [(&mut up, &admission, &worker), (&mut down, &of_backbone, &backbone)] {
-            let transcript = awaited(link, Kind::Transcript).await;
+            let transcript = link.awaited(Kind::Transcript).await;
             let (_, signature) =
                 EndPairing::transcript(&transcript, admission, key, &worker_expectation()).unwrap();
             link.send(Kind::Sign, &signature).await;
         }
         for link in [&mut up, &mut down] {
-            awaited(link, Kind::Welcome).await;
+            link.awaited(Kind::Welcome).await;
         }
         // Without it the hub would end the session after a while.
         let grant = grant_for(&request, &backbone, &gateway.hub_key.public());

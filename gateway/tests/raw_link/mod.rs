@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 #![allow(dead_code)] // each test binary uses a part of it
 
+use std::collections::VecDeque;
+
 use futures_util::{SinkExt as _, StreamExt as _};
 use kvasir_wire::{
     frame::{FrameError, Header, Kind, frames},
@@ -28,6 +30,8 @@ use super::scene::{Scene, now, patiently, worker_expectation, worker_purpose};
 pub struct RawLink<S = TcpStream> {
     pub socket: WebSocketStream<S>,
     sequence: u32,
+    /// What came in one message with a frame that was received before.
+    waiting: VecDeque<(Kind, Vec<u8>)>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> RawLink<S> {
@@ -38,7 +42,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawLink<S> {
         headers.insert("Sec-WebSocket-Protocol", "kvasir.v1".parse().unwrap());
         headers.insert("Authorization", format!("Bearer {}", ticket.to_text()).parse().unwrap());
         let (socket, _) = client_async(request, stream).await.unwrap();
-        RawLink { socket, sequence: 0 }
+        RawLink { socket, sequence: 0, waiting: VecDeque::new() }
     }
 
     /// One frame on stream 0.
@@ -58,18 +62,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawLink<S> {
         self.socket.send(Message::Binary(bytes.into())).await.unwrap();
     }
 
-    /// The next frame of the hub's, kind and payload, its pings left out; `None` at the end of the link.
+    /// The next frame of the hub's, kind and payload; `None` at the end of the link. Pings and counts of messages are left out: when
+    /// they come depends on the clock.
     pub async fn receive(&mut self) -> Option<(Kind, Vec<u8>)> {
         loop {
+            if let Some(frame) = self.waiting.pop_front() {
+                return Some(frame);
+            }
             match patiently(self.socket.next()).await? {
                 Ok(Message::Binary(bytes)) => {
-                    let frame = frames(&bytes).unwrap().next().unwrap().unwrap();
-                    if frame.header.kind != Kind::Ping {
-                        return Some((frame.header.kind, frame.payload.to_vec()));
-                    }
+                    let all = frames(&bytes).unwrap().map(Result::unwrap);
+                    let said = all.filter(|frame| !matches!(frame.header.kind, Kind::Ping | Kind::Ack));
+                    self.waiting.extend(said.map(|frame| (frame.header.kind, frame.payload.to_vec())));
                 }
                 Ok(Message::Close(_)) | Err(_) => return None,
                 Ok(_) => {}
+            }
+        }
+    }
+
+    /// The payload of this kind that comes next; what else comes is passed over.
+    pub async fn awaited(&mut self, kind: Kind) -> Vec<u8> {
+        loop {
+            let (found, payload) = self.receive().await.expect("the link ended");
+            if found == kind {
+                return payload;
             }
         }
     }
