@@ -157,11 +157,12 @@ fn a_poller_that_is_killed_anywhere_credits_once_and_loses_nothing() {
     assert!(calls.iter().any(|call| of_cursor(&call)), "no cursor was put in place: {calls:?}");
     let kills: Vec<Point> = points(&calls).into_iter().filter(|point| point.fault == Fault::Kill).collect();
     let every = kills.len();
-    let (mut tried, mut killed, mut credited_before) = (0, 0, 0);
+    let (mut tried, mut alone, mut killed, mut credited_before) = (0, 0, 0, 0);
     for (point, step) in sample(kills, SAMPLE).into_iter().zip(STEPS.into_iter().cycle()) {
         scene.serve_more();
         scene.step.store(step, Ordering::SeqCst);
         let mut other = (tried % 2 == 0).then(|| scene.beside("other.cursor"));
+        alone += usize::from(step == 0 && other.is_none());
         killed += usize::from(scene.traced(Some(&point)).signal() == Some(SIGKILL));
         // Its end is of no interest: at some steps of the clock the ledger refuses.
         other.iter_mut().for_each(|other| assert!(other.wait().is_ok()));
@@ -178,8 +179,9 @@ fn a_poller_that_is_killed_anywhere_credits_once_and_loses_nothing() {
          credited before the next start",
         calls.len()
     );
-    // At three clocks of seven the ledger refuses and the poller ends by itself before many a point: the rest has to be killed.
-    assert!(killed > tried / 4 && credited_before > 0 && credited_before < tried);
+    // Where the ledger's clock is wrong it refuses, and a poller beside may be first: then this one may end by itself before its
+    // point, how often is chance. Of the others the most are killed, whatever the threads of a process do in which order.
+    assert!(killed > alone / 2 && credited_before > 0 && credited_before < tried, "{alone} undisturbed");
     // A cursor that says more than there is, less, or nothing at all costs a question, never a byte.
     for text in ["{\"last_receipt\":999999}", "{\"last_receipt\":0}", "{\"last_rec", ""] {
         scene.serve_more();
