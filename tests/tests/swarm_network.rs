@@ -14,7 +14,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use kvasir_dispatch::{Deadlines, Statistics, WorkerStatistics};
+use kvasir_dispatch::{Deadlines, Pauses, Statistics, WorkerStatistics};
 use kvasir_gateway::hub::SessionClosed;
 use kvasir_link::LinkOptions;
 use kvasir_tests::swarm_scene::*;
@@ -244,8 +244,12 @@ fn what_this_machine_computes_while_a_worker_is_away_is_not_paid_for() {
     let mut options = rig.swarm_options(&host, 1);
     options.deadlines = match deadlines() {
         "product" => Deadlines::default(),
-        _ => Deadlines { floor: Duration::from_millis(200), ..Deadlines::default() },
+        // Long enough for calls that are not struck, and over before the connection is found dead.
+        _ => Deadlines { floor: Duration::from_secs(1), ..Deadlines::default() },
     };
+    // Whoever was late is tried at once: else this machine might have said all before it is asked again.
+    let soon = Duration::from_millis(10);
+    options.pauses = Pauses { first: soon, longest: soon };
     let swarm = join(&host, options);
     let ways = &rig.ways;
     let before = || {
