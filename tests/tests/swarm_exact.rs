@@ -3,11 +3,17 @@
 
 use std::time::{Duration, Instant};
 
-use kvasir_dispatch::{Deadlines, Placement};
+use kvasir_dispatch::{Deadlines, Placement, SwarmOptions};
 use kvasir_tests::swarm_scene::*;
 use kvasir_worker::{Fault, WorkerError};
 
 const TOKENS: usize = 6;
+
+/// Options of a swarm in which nobody is late by chance. Not for workers that die: a lost link is waited for as long.
+fn unhurried(mut options: SwarmOptions) -> SwarmOptions {
+    options.deadlines = NO_HURRY;
+    options
+}
 
 #[test]
 fn remote_equals_local_in_both_placements_with_one_and_two_workers() {
@@ -18,7 +24,7 @@ fn remote_equals_local_in_both_placements_with_one_and_two_workers() {
         for workers in [1, 2] {
             let scene = Scene::new();
             let running: Vec<_> = (0..workers).map(|seed| scene.worker(30 + seed as u8)).collect();
-            let swarm = join(&host, scene.swarm_options(workers, placement, &layers));
+            let swarm = join(&host, unhurried(scene.swarm_options(workers, placement, &layers)));
             let said = host.say(&mut swarm.experts(host.local()), TOKENS);
             assert_eq!(said, local, "{placement:?} with {workers} workers");
             let statistics = swarm.finish();
@@ -40,7 +46,7 @@ fn a_layer_shared_between_this_machine_and_a_worker_gives_the_same_bits() {
     let _worker = scene.worker(30);
     let mut options = scene.swarm_options(1, Placement::Experts, &all_layers(&host.model));
     options.remote_experts = Some(2..7);
-    let swarm = join(&host, options);
+    let swarm = join(&host, unhurried(options));
     assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
     let statistics = swarm.finish();
     assert!(statistics.remote_calls > 0);
@@ -58,7 +64,7 @@ fn experts_chosen_one_by_one_leave_and_no_others_and_give_the_same_bits() {
     // Of one of them the other worker holds a copy.
     options.copies = 1;
     options.copied = Some([(0, 5)].into());
-    let swarm = join(&host, options);
+    let swarm = join(&host, unhurried(options));
     assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
     let statistics = swarm.finish();
     assert_eq!(statistics.failovers, 0, "{statistics:#?}");
@@ -80,7 +86,7 @@ fn a_prompt_cut_into_many_messages_gives_the_same_bits() {
         let mut options = scene.swarm_options(workers, placement, &layers);
         // Two rows of answer in a message; the prompt has six rows and two picks for each.
         options.result_bytes = 2 * 4 * host.model.config().hidden as usize;
-        let swarm = join(&host, options);
+        let swarm = join(&host, unhurried(options));
         assert_eq!(host.say(&mut swarm.experts(host.local()), 2), local, "{placement:?}");
         let statistics = swarm.finish();
         assert!(statistics.remote_calls > 3 * statistics.round_trips / 2, "{statistics:#?}");
@@ -94,7 +100,8 @@ fn the_demo_model_gives_the_same_bits_on_two_workers() {
     let local = host.say(host.local().as_mut(), TOKENS);
     let scene = Scene::new();
     let _workers = [scene.worker(30), scene.worker(31)];
-    let swarm = join(&host, scene.swarm_options(2, Placement::Experts, &all_layers(&host.model)));
+    let options = scene.swarm_options(2, Placement::Experts, &all_layers(&host.model));
+    let swarm = join(&host, unhurried(options));
     assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
     assert_eq!(swarm.finish().failovers, 0);
 }
@@ -107,7 +114,8 @@ fn weights_over_a_second_connection_change_no_bit() {
     let mut options = scene.worker_options(30);
     options.bulk_connection = true;
     let _worker = RunningWorker::start(options);
-    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    let options = scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model));
+    let swarm = join(&host, unhurried(options));
     assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
     let began = Instant::now();
     while !scene.has_bulk_connection() {
@@ -126,7 +134,8 @@ fn a_worker_with_the_model_file_fetches_nothing_but_proofs() {
     let mut options = scene.worker_options(30);
     options.model = Some(tiny());
     let _worker = RunningWorker::start(options);
-    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    let options = scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model));
+    let swarm = join(&host, unhurried(options));
     assert_eq!(host.say(&mut swarm.experts(host.local()), 2), local);
     let statistics = swarm.finish();
     let config = host.model.config();
@@ -214,7 +223,8 @@ fn a_flipped_bit_shows_in_the_logits() {
     let local = host.say(host.local().as_mut(), TOKENS);
     let scene = Scene::new();
     let _worker = scene.worker_with_fault(30, Fault::FlipBit { result: 1 });
-    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    let options = scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model));
+    let swarm = join(&host, unhurried(options));
     let said = host.say(&mut swarm.experts(host.local()), TOKENS);
     assert_ne!(said.logits, local.logits, "the comparison can fail");
     assert_eq!(swarm.finish().failovers, 0, "well-formed wrong numbers are not noticed here");
@@ -246,7 +256,7 @@ fn a_worker_connects_again_by_itself_and_still_holds_its_experts() {
     let local = host.say(host.local().as_mut(), TOKENS);
     let scene = Scene::new();
     let _worker = scene.worker(30);
-    let options = scene.swarm_options(1, Placement::WholeLayers, &layers);
+    let options = unhurried(scene.swarm_options(1, Placement::WholeLayers, &layers));
     let first = join(&host, options.clone());
     assert_eq!(host.say(&mut first.experts(host.local()), TOKENS), local);
     assert!(first.finish().workers[0].expert_bytes > 0);
