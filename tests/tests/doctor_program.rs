@@ -6,13 +6,17 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
 
 use kvasir_gateway::credentials::PublisherName;
 use kvasir_gateway::secret_file;
 use kvasir_tests::program;
-use kvasir_tests::swarm_scene::{Scene, key, plugin};
+use kvasir_tests::swarm_scene::{PATIENCE, Scene, key, plugin};
 use kvasir_wire::ticket::{EdgeKey, Role, Ticket};
 use serde_json::Value;
+use tokio::net::TcpSocket;
 
 /// The order in which a worker's way is gone.
 const HOPS: [&str; 12] = [
@@ -129,11 +133,11 @@ fn a_way_without_a_fault_exits_with_0_and_one_that_ends_with_1_and_the_hop() {
     assert!(hop["name"] == "ticket" && !hop["what_to_do"].as_str().unwrap().is_empty(), "{hop:#}");
     machine.hold(&machine.ticket);
 
-    // Nobody listens.
+    // Nobody listens, and nobody else can at this address meanwhile.
     scene.kill();
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let gone = format!("ws://{}", nobody.local_addr().unwrap());
-    drop(nobody);
     let output = machine.doctor(&gone, &["doctor"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -154,12 +158,15 @@ fn a_worker_that_logs_everything_logs_no_secret() {
         .stderr(File::create(&log).unwrap())
         .spawn()
         .unwrap();
-    let mut said = String::new();
-    for line in BufReader::new(worker.stdout.take().unwrap()).lines() {
-        let line = line.unwrap();
-        said += &line;
-        if line.contains("\"connected\"") {
-            break;
+    let out = worker.stdout.take().unwrap();
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || BufReader::new(out).lines().try_for_each(|line| tell.send(line.unwrap())));
+    let (begun, mut said) = (Instant::now(), String::new());
+    while !said.contains("\"connected\"") {
+        // It ends here too where the worker does.
+        match told.recv_timeout(PATIENCE.saturating_sub(begun.elapsed())) {
+            Ok(line) => said += &line,
+            Err(_) => break,
         }
     }
     worker.kill().unwrap();
