@@ -647,8 +647,8 @@ async fn no_ticket_is_logged_at_any_level() {
         .with_writer(move || writer.clone())
         .with_ansi(false)
         .finish();
-    // For this thread, on which all of the test runs.
-    let _guard = tracing::subscriber::set_default(subscriber);
+    // For all of this file: what a thread without a subscriber says first nobody would hear from another with one of its own.
+    tracing::subscriber::set_global_default(subscriber).unwrap();
     let rig = Rig::start(|_| {}).await;
     let good = rig.ticket(|_| {});
     let expired = rig.ticket(|claims| claims.expires = claims.issued + 1);

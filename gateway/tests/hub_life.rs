@@ -202,8 +202,8 @@ async fn neither_hub_nor_ends_log_a_secret_at_any_level() {
         .with_writer(move || writer.clone())
         .with_ansi(false)
         .finish();
-    // For this thread, on which all of the test runs.
-    let _guard = tracing::subscriber::set_default(subscriber);
+    // For all of this file: what a thread without a subscriber says first nobody would hear from another with one of its own.
+    tracing::subscriber::set_global_default(subscriber).unwrap();
     let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
     let front = Front::start(&scene).await;
     let (worker_key, backbone_key, thief) = (key(2), key(3), key(66));
