@@ -201,7 +201,8 @@ fn a_stalled_worker_costs_one_deadline_and_no_bit() {
         let scene = Scene::new();
         let worker = scene.worker_with_fault(30, Fault::StallAfter { results: stalls_after });
         let mut options = scene.swarm_options(1, Placement::WholeLayers, &layers);
-        let short = Duration::from_millis(400);
+        // Of all calls the stalled one alone may miss it.
+        let short = Duration::from_secs(2);
         options.deadlines = Deadlines { floor: short, ceiling: short };
         options.finish_timeout = Duration::from_millis(100);
         let swarm = join(&host, options);
