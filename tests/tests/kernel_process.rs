@@ -55,7 +55,9 @@ fn a_worker_whose_kernel_is_confined_gives_the_same_tokens_and_survives_its_proc
         Event::Confined { process, seccomp: true, memory_limit: true, .. } => *process,
         _ => None,
     });
-    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    let mut options = scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model));
+    options.deadlines = NO_HURRY;
+    let swarm = join(&host, options);
     assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), exact);
     let before = swarm.statistics().accepted;
     assert!(before > 0);

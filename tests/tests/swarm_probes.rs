@@ -124,6 +124,7 @@ fn probes_change_no_bit_and_every_record_checks_against_a_receipt() {
     let workers = [scene.worker(30), scene.worker(31)];
     let mut options = scene.swarm_options(2, Placement::Experts, &layers);
     options.keep = keep(folder.path());
+    options.deadlines = NO_HURRY;
     let swarm = join(&host, options);
     let mut experts = swarm.experts(host.local());
     let mut prober = prober(&host, "0.8", experts.probe_switch());

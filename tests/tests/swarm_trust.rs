@@ -324,7 +324,9 @@ fn a_worker_that_is_stopped_leaves_in_order() {
     let local = host.say(host.local().as_mut(), TOKENS);
     let scene = Scene::new();
     let mut worker = Some(scene.worker(30));
-    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    let mut options = scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model));
+    options.deadlines = NO_HURRY;
+    let swarm = join(&host, options);
     let said = host.say_and(&mut swarm.experts(host.local()), TOKENS, |step| {
         if step == 2 {
             let summary = worker.take().unwrap().stop().unwrap();
@@ -347,7 +349,9 @@ fn a_small_worker_holds_what_fits() {
     let mut options = scene.worker_options(30);
     options.store_bytes = blob * 5 + blob / 2;
     let _worker = RunningWorker::start(options);
-    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    let mut options = scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model));
+    options.deadlines = NO_HURRY;
+    let swarm = join(&host, options);
     assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
     let statistics = swarm.finish();
     assert_eq!(statistics.workers[0].experts, 5, "of {}", config.experts);
