@@ -331,7 +331,7 @@ fn remote_layers(question: &Question<'_>, shares: &[Vec<(u16, u16)>]) -> Vec<Rem
 fn holdings(question: &Question<'_>, shares: &[Vec<(u16, u16)>]) -> Vec<Held> {
     let of_worker = |(worker, experts): (usize, &Vec<(u16, u16)>)| {
         let bytes = question.footprint.bytes_of(experts);
-        let has = question.holds.get(worker).map_or(&[][..], Vec::as_slice);
+        let has = question.holds.get(worker).map(Vec::as_slice).unwrap_or_default();
         let to_send = bytes.saturating_sub(already_there(question.footprint, experts, has));
         let rate = question.workers.get(worker).map_or(f64::INFINITY, |worker| worker.up);
         let seconds = match to_send {
