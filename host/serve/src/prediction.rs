@@ -10,6 +10,8 @@
 //!     W * T)             a worker computes all the time
 //! ```
 //!
+//! Where workers are on this machine, computing of both sides and what moves bytes between them add up to one more bound.
+//!
 //! and W is what the scheduler would choose ([`crate::scheduler`] and this module ask the same function). C is what a pass
 //! takes with every expert here, less the experts that are elsewhere, and a little for each call and for checks. A remote layer is waited
 //! for as long as its slowest worker takes, round trip, bytes and computing, less what the shared expert computes meanwhile.
@@ -38,6 +40,10 @@ const CHECKED: f64 = 1.0 / 64.0;
 
 /// Bytes on a link for each byte of a payload: frames, WebSocket, TLS, TCP and IP.
 const FRAMING: f64 = 1.05;
+
+/// Seconds of a core that a payload byte takes where all programs on its way are on this machine: hashed, copied and put
+/// together at both ends, once through TLS, some sockets. An estimate from what hashing and copying take, not measured by itself.
+const MOVING: f64 = 10e-9;
 
 /// Bytes of a call beside its rows and experts, and of a result beside its rows (docs/protocol.md, section 9).
 const CALL_HEAD: f64 = 18.0;
@@ -179,6 +185,8 @@ struct Share {
     computing: f64,
     up: f64,
     down: f64,
+    /// Of one core of this machine, where it is here: programs on the way.
+    moving: f64,
     /// Calls to it.
     calls: f64,
 }
@@ -207,10 +215,11 @@ impl Cost {
                     computing: experts * part / worker.speed.max(f64::MIN_POSITIVE),
                     up: message.up * FRAMING / worker.up,
                     down: message.down * FRAMING / worker.down,
+                    moving: if worker.is_here { (message.up + message.down) * MOVING } else { 0.0 },
                     calls: waits,
                 };
                 let there = waits * (worker.round_trip + worker.overhead);
-                longest = longest.max(there + took.up + took.down + took.computing);
+                longest = longest.max(there + took.up + took.down + took.moving + took.computing);
                 cost.bytes += message.up + message.down;
                 cost.each[at].add(took);
             }
@@ -238,7 +247,8 @@ impl Cost {
             at_least(waves * share.computing, Bound::Worker(at));
             if worker.is_here {
                 // A call goes through one program after the other: of several cores it keeps one busy.
-                here += share.computing + share.calls * worker.overhead / scene.cores.max(1) as f64;
+                let on_its_way = share.calls * worker.overhead + share.moving;
+                here += share.computing + on_its_way / scene.cores.max(1) as f64;
             }
         }
         if here > 0.0 {
@@ -253,6 +263,7 @@ impl Share {
         self.computing += other.computing;
         self.up += other.up;
         self.down += other.down;
+        self.moving += other.moving;
         self.calls += other.calls;
     }
 }

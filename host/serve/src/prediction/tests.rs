@@ -111,6 +111,31 @@ fn workers_compute_too_and_on_the_same_processor_at_this_machines_cost() {
 }
 
 #[test]
+fn on_the_same_processor_bytes_cost_time_too() {
+    let computing = computing();
+    let here = predicted(&computing, Worker { is_here: true, ..far(0.0) }, &whole(1), 1);
+    let elsewhere = predicted(&computing, far(0.0), &whole(1), 1);
+    assert!(close(here.step - elsewhere.step, 1402.0 * MOVING), "{here:?} {elsewhere:?}");
+    // Where passes cover each other, it is the processor that they wait for: with two cores half of that.
+    let moves = |cores: usize| {
+        let workers = [Worker { is_here: true, ..far(1e-3) }];
+        let remote = whole(4);
+        let scene = Scene {
+            computing: &computing,
+            cores,
+            shape: ATLAS,
+            workers: &workers,
+            remote: &remote,
+            most_waves: 16,
+        };
+        predict(&scene, 256)
+    };
+    let (one, two) = (moves(1), moves(2));
+    assert_eq!((one.bound, two.bound), (Bound::Processor, Bound::Processor), "{one:?} {two:?}");
+    assert!(close(one.step - two.step, 256.0 * two.bytes_per_token * MOVING / 2.0), "{one:?} {two:?}");
+}
+
+#[test]
 fn a_cold_tail_is_waited_for_now_and_then_and_a_sprinkled_layer_nearly_always() {
     let computing = computing();
     let tail = |share: f64| vec![RemoteLayer { share, workers: vec![0] }; 4];
