@@ -14,6 +14,7 @@ use serde_json::json;
 use self::objects::{memory_object, planned_object, workers_object};
 use super::workers::Described;
 use super::{Measurement, PlanOptions};
+use crate::memory::MEBIBYTE;
 use crate::output;
 use crate::remote::ranges;
 
@@ -313,8 +314,16 @@ fn command(told: &Told<'_>) -> Option<String> {
         0 => String::new(),
         copies => format!(" --copies {copies}"),
     };
+    // What `kvasir serve` would not take by itself: half of what is free for experts, a quarter for texts and passes.
+    let room = |flag: &str, bytes: u64, usual: u64| match bytes {
+        bytes if bytes > usual => format!(" {flag} {}", bytes.div_ceil(MEBIBYTE)),
+        _ => String::new(),
+    };
+    let experts = room("--memory", chosen.needs.experts, told.memory / 2);
+    let texts = chosen.needs.texts.saturating_add(chosen.needs.passes);
+    let texts = room("--text-memory", texts, told.memory / 4);
     Some(format!(
-        "kvasir serve --hub HUB --ticket TICKET --key KEY --workers {} {what}{placement}{copies}",
+        "kvasir serve --hub HUB --ticket TICKET --key KEY --workers {} {what}{placement}{copies}{experts}{texts}",
         told.described.workers.len()
     ))
 }
