@@ -207,19 +207,24 @@ impl Cost {
             let asked = workers_of(scene, layer).count().max(1) as f64;
             let share = layer.share.clamp(0.0, 1.0);
             let waits = layer.waits(shape, rows);
+            let part = share / asked;
+            let computing_of = |worker: &Worker| experts * part / worker.speed.max(f64::MIN_POSITIVE);
+            let of_all_here = |(_, worker): (usize, &Worker)| worker.is_here.then(|| computing_of(worker));
+            let all_here: f64 = workers_of(scene, layer).filter_map(of_all_here).sum();
             let mut longest: f64 = 0.0;
             for (at, worker) in workers_of(scene, layer) {
-                let part = share / asked;
                 let message = Message::of(shape, rows, part);
                 let took = Share {
-                    computing: experts * part / worker.speed.max(f64::MIN_POSITIVE),
+                    computing: computing_of(worker),
                     up: message.up * FRAMING / worker.up,
                     down: message.down * FRAMING / worker.down,
                     moving: if worker.is_here { (message.up + message.down) * MOVING } else { 0.0 },
                     calls: waits,
                 };
                 let there = waits * (worker.round_trip + worker.overhead);
-                longest = longest.max(there + took.up + took.down + took.moving + took.computing);
+                // Those on one machine have one processor.
+                let computed = if worker.is_here { all_here } else { took.computing };
+                longest = longest.max(there + took.up + took.down + took.moving + computed);
                 cost.bytes += message.up + message.down;
                 cost.each[at].add(took);
             }

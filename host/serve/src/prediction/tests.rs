@@ -136,6 +136,27 @@ fn on_the_same_processor_bytes_cost_time_too() {
 }
 
 #[test]
+fn two_workers_on_one_machine_compute_one_after_the_other() {
+    let computing = computing();
+    let step = |is_here: bool| {
+        let workers = [Worker { is_here, speed: 1.0, ..far(0.0) }; 2];
+        let remote = [RemoteLayer { share: 1.0, workers: vec![0, 1] }];
+        let scene = Scene {
+            computing: &computing,
+            cores: 2,
+            shape: ATLAS,
+            workers: &workers,
+            remote: &remote,
+            most_waves: 16,
+        };
+        predict(&scene, 1).step
+    };
+    let message = Message::of(ATLAS, 1.0, 0.5);
+    let longer = 0.55e-3 / 4.0 / 2.0 + (message.up + message.down) * MOVING;
+    assert!(close(step(true) - step(false), longer), "{} {}", step(true), step(false));
+}
+
+#[test]
 fn a_cold_tail_is_waited_for_now_and_then_and_a_sprinkled_layer_nearly_always() {
     let computing = computing();
     let tail = |share: f64| vec![RemoteLayer { share, workers: vec![0] }; 4];
