@@ -302,7 +302,7 @@ fn command(told: &Told<'_>) -> Option<String> {
     let chosen = told.chosen.filter(|chosen| !chosen.verdict.is_refusal() && chosen.kind != Kind::Here)?;
     let layers: BTreeSet<u16> = chosen.experts.iter().map(|expert| expert.0).collect();
     let bytes: u64 = layers.iter().map(|layer| told.footprint.layer(usize::from(*layer))).sum();
-    let is_whole = bytes == told.footprint.bytes_of(&chosen.experts) && !chosen.copies_hot;
+    let is_whole = bytes == told.footprint.bytes_of(&chosen.experts) && !chosen.copies_some;
     let what = if is_whole {
         format!("--remote-layers {}", ranges(&layers.into_iter().collect::<Vec<u16>>()))
     } else {
