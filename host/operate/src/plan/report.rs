@@ -315,9 +315,8 @@ fn command(told: &Told<'_>) -> Option<String> {
         copies => format!(" --copies {copies}"),
     };
     // What `kvasir serve` would not take by itself: half of what is free for experts, a quarter for texts and passes.
-    let room = |flag: &str, bytes: u64, usual: u64| match bytes {
-        bytes if bytes > usual => format!(" {flag} {}", bytes.div_ceil(MEBIBYTE)),
-        _ => String::new(),
+    let room = |flag: &str, bytes: u64, usual: u64| {
+        if bytes > usual { format!(" {flag} {}", bytes.div_ceil(MEBIBYTE)) } else { String::new() }
     };
     let experts = room("--memory", chosen.needs.experts, told.memory / 2);
     let texts = chosen.needs.texts.saturating_add(chosen.needs.passes);
