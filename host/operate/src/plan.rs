@@ -233,6 +233,7 @@ struct Asked {
     copied: Option<BTreeSet<(u16, u16)>>,
 }
 
+/// What is asked about, where the model has it.
 fn asked(options: &PlanOptions, model: &Model, footprint: &Footprint) -> Result<Option<Asked>> {
     let kind = match options.placement {
         PlacementChoice::Layers => Kind::Layers,
