@@ -111,7 +111,7 @@ impl Comparison {
     pub(super) fn share_within(&self) -> Option<f64> {
         let (count, within) =
             (self.count(), self.counted().filter(|cell| cell.error.abs() <= WITHIN).count());
-        (count > 0).then(|| within as f64 / count as f64)
+        if count > 0 { Some(within as f64 / count as f64) } else { None }
     }
 }
 
