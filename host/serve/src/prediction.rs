@@ -12,7 +12,8 @@
 //!
 //! Where workers are on this machine, computing of both sides and what moves bytes between them add up to one more bound.
 //!
-//! and W is what the scheduler would choose ([`crate::scheduler`] and this module ask the same function). C is what a pass
+//! and W is what the scheduler would choose ([`crate::scheduler`] and this module ask the same function), or fewer where those
+//! are faster. C is what a pass
 //! takes with every expert here, less the experts that are elsewhere, and a little for each call and for checks. A remote layer is waited
 //! for as long as its slowest worker takes, round trip, bytes and computing, less what the shared expert computes meanwhile.
 //! A layer of which a part is elsewhere waits where one of its rows goes to that part.
@@ -121,7 +122,10 @@ pub fn predict(scene: &Scene<'_>, streams: usize) -> Prediction {
         // A pass has a row at least.
         let compute = |rows: f64| Cost::of(scene, rows.max(1.0)).compute;
         let wait = |rows: f64| Cost::of(scene, rows.max(1.0)).wait;
-        fewest_waves(streams, most, compute, wait)
+        let wanted = fewest_waves(streams, most, compute, wait);
+        // What others' calls add to a wait is not in it. The scheduler sees that more waves were slower, and has fewer.
+        let step = |waves: usize| Cost::of(scene, texts / waves as f64).step(scene, waves as f64).0;
+        (1..=wanted).min_by(|one, other| step(*one).total_cmp(&step(*other))).unwrap_or(1)
     };
     let rows = texts / waves as f64;
     let cost = Cost::of(scene, rows);

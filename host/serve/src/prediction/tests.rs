@@ -100,9 +100,14 @@ fn waves_cover_the_wait_where_there_are_texts_enough() {
 #[test]
 fn workers_compute_too_and_on_the_same_processor_at_this_machines_cost() {
     let computing = computing();
-    let slow = Worker { speed: 0.01, ..far(0.0) };
-    let found = predicted(&computing, slow, &whole(4), 64);
-    assert_eq!(found.bound, Bound::Worker(0), "{found:?}");
+    // 32 ms for 64 rows, in one call or in two; two go out before this machine is done with the first.
+    let by_rows = Computing { experts: line(0.0, 0.5e-4), ..computing.clone() };
+    let found = predicted(&by_rows, Worker { speed: 0.1, ..far(0.0) }, &whole(4), 64);
+    assert_eq!((found.bound, found.waves), (Bound::Worker(0), 2), "{found:?}");
+    assert!(close(found.step, 32e-3), "{found:?}");
+    // Where each call costs it half as much again, one is faster than two.
+    let found = predicted(&computing, Worker { speed: 0.01, ..far(0.0) }, &whole(4), 64);
+    assert_eq!((found.bound, found.waves), (Bound::Waiting, 1), "{found:?}");
     let elsewhere = predicted(&computing, Worker { speed: 1.0, ..far(1e-3) }, &whole(4), 256);
     let here = predicted(&computing, Worker { speed: 1.0, is_here: true, ..far(1e-3) }, &whole(4), 256);
     assert_eq!(here.bound, Bound::Processor, "{here:?}");
