@@ -166,7 +166,10 @@ fn a_model_that_memory_cannot_hold_is_spread_and_the_spread_is_written_down() {
         "what is hardly ever picked makes room at the least wait: {report}"
     );
     assert!(report["plan"]["memory"]["needed"].as_u64() <= report["plan"]["memory"]["there"].as_u64());
-    assert!(report["command"].as_str().unwrap().contains(&format!("--experts {list}")), "{report}");
+    let command = report["command"].as_str().unwrap();
+    assert!(command.contains(&format!("--experts {list}")), "{report}");
+    // More than half of the memory is for experts, so the service has to be told.
+    assert!(command.contains(" --memory ") && !command.contains(" --text-memory "), "{report}");
     let text = fs::read_to_string(list).unwrap();
     assert!(text.starts_with("# layer, experts\n0 "), "{text}");
     // The list is judged as the plan was.

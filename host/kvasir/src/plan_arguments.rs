@@ -79,7 +79,7 @@ pub struct PlanArguments {
     /// Cells of this model [default: those that are called as the model or its file].
     #[arg(long, value_name = "NAME", requires = "check")]
     pub cells: Option<String>,
-    /// Learn what a call takes from the cells of one text, which then do not count.
+    /// Learn what a call takes, for each round trip, from the cells of one text, which then do not count.
     #[arg(long, requires = "check")]
     pub calibrate: bool,
 }

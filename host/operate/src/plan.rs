@@ -6,7 +6,7 @@ mod measure;
 mod report;
 mod workers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -139,8 +139,9 @@ pub fn command(settings: &Settings, options: &PlanOptions, json: bool) -> Result
         most_waves: within.most_waves,
         prompt_rows: WaveOptions::PREFILL_ROWS,
         copies: options.copies,
+        copied: asked.as_ref().and_then(|asked| asked.copied.as_ref()),
         purpose: if options.capacity { Purpose::Capacity } else { Purpose::Speed },
-        asked: asked.as_ref().map(|(kind, experts)| (*kind, experts.as_slice())),
+        asked: asked.as_ref().map(|asked| (asked.kind, asked.experts.as_slice())),
     };
     let found = plan(&question);
     let chosen = chosen(&found, asked.is_some());
@@ -224,24 +225,31 @@ fn measured(settings: &Settings, options: &PlanOptions, model: &Model) -> Result
 }
 
 /// The placement to judge.
-fn asked(
-    options: &PlanOptions,
-    model: &Model,
-    footprint: &Footprint,
-) -> Result<Option<(Kind, Vec<(u16, u16)>)>> {
+#[derive(Debug, PartialEq)]
+struct Asked {
+    kind: Kind,
+    experts: Vec<(u16, u16)>,
+    /// Those that copies are made of, where not of all.
+    copied: Option<BTreeSet<(u16, u16)>>,
+}
+
+/// What is asked about, where the model has it.
+fn asked(options: &PlanOptions, model: &Model, footprint: &Footprint) -> Result<Option<Asked>> {
     let kind = match options.placement {
         PlacementChoice::Layers => Kind::Layers,
         PlacementChoice::Experts => Kind::Dealt,
     };
     if let Some(path) = &options.experts {
-        let experts: Vec<(u16, u16)> = ExpertList::read(path)?.experts.into_iter().collect();
+        let list = ExpertList::read(path)?;
+        let copied = list.copied();
+        let experts: Vec<(u16, u16)> = list.experts.into_iter().collect();
         let is_there = |&(layer, expert): &(u16, u16)| {
             footprint.experts.get(usize::from(layer)).is_some_and(|layer| usize::from(expert) < layer.len())
         };
         if let Some((layer, expert)) = experts.iter().find(|expert| !is_there(expert)) {
             bail!("{}: the model has no expert {expert} in a layer {layer}", path.display());
         }
-        return Ok(Some((kind, experts)));
+        return Ok(Some(Asked { kind, experts, copied }));
     }
     let Some(layers) = &options.layers else { return Ok(None) };
     let layers = layers.of(model.config().layers)?;
@@ -249,7 +257,7 @@ fn asked(
         let count = footprint.experts.get(usize::from(layer)).map_or(0, Vec::len);
         (0..count).map(move |expert| (layer, expert as u16))
     };
-    Ok(Some((kind, layers.into_iter().flat_map(of_layer).collect())))
+    Ok(Some(Asked { kind, experts: layers.into_iter().flat_map(of_layer).collect(), copied: None }))
 }
 
 /// The placement that was asked about, or the best that was found.
@@ -263,7 +271,7 @@ fn write(path: &Path, chosen: &Planned) -> Result<()> {
         bail!("nothing is given away by the plan, so {} is not written", path.display());
     }
     let mut list = ExpertList { experts: chosen.experts.iter().copied().collect(), ..ExpertList::default() };
-    if chosen.copies_hot {
+    if chosen.copies_some {
         let mut times: BTreeMap<(u16, u16), usize> = BTreeMap::new();
         for expert in chosen.held.iter().flat_map(|held| &held.experts) {
             *times.entry(*expert).or_default() += 1;
@@ -331,19 +339,21 @@ mod tests {
         let experts = model.config().experts as usize;
         assert_eq!(asked(&options(), &model, &footprint).unwrap(), None);
         let some = PlanOptions { layers: Some("1,3".parse().unwrap()), ..options() };
-        let (kind, found) = asked(&some, &model, &footprint).unwrap().unwrap();
+        let Asked { kind, experts: found, copied } = asked(&some, &model, &footprint).unwrap().unwrap();
         assert_eq!(
-            (kind, found.len(), found[0], found[experts]),
-            (Kind::Layers, 2 * experts, (1, 0), (3, 0))
+            (kind, found.len(), found[0], found[experts], copied),
+            (Kind::Layers, 2 * experts, (1, 0), (3, 0), None)
         );
         let beyond = PlanOptions { layers: Some("4".parse().unwrap()), ..options() };
         assert!(asked(&beyond, &model, &footprint).is_err());
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("list");
-        std::fs::write(&path, "0 1,2\n").unwrap();
+        std::fs::write(&path, "0 1,2\n3 0 once\n").unwrap();
         let listed =
             PlanOptions { experts: Some(path.clone()), placement: PlacementChoice::Experts, ..options() };
-        assert_eq!(asked(&listed, &model, &footprint).unwrap(), Some((Kind::Dealt, vec![(0, 1), (0, 2)])));
+        let found = asked(&listed, &model, &footprint).unwrap().unwrap();
+        assert_eq!((found.kind, found.experts), (Kind::Dealt, vec![(0, 1), (0, 2), (3, 0)]));
+        assert_eq!(found.copied, Some(BTreeSet::from([(0, 1), (0, 2)])));
         std::fs::write(&path, "0 99\n").unwrap();
         let error = asked(&listed, &model, &footprint).unwrap_err().to_string();
         assert!(error.contains("no expert 99"), "{error}");

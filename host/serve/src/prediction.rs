@@ -10,7 +10,10 @@
 //!     W * T)             a worker computes all the time
 //! ```
 //!
-//! and W is what the scheduler would choose ([`crate::scheduler`] and this module ask the same function). C is what a pass
+//! Where workers are on this machine, computing of both sides and what moves bytes between them add up to one more bound.
+//!
+//! and W is what the scheduler would choose ([`crate::scheduler`] and this module ask the same function), or fewer where those
+//! are faster. C is what a pass
 //! takes with every expert here, less the experts that are elsewhere, and a little for each call and for checks. A remote layer is waited
 //! for as long as its slowest worker takes, round trip, bytes and computing, less what the shared expert computes meanwhile.
 //! A layer of which a part is elsewhere waits where one of its rows goes to that part.
@@ -38,6 +41,10 @@ const CHECKED: f64 = 1.0 / 64.0;
 
 /// Bytes on a link for each byte of a payload: frames, WebSocket, TLS, TCP and IP.
 const FRAMING: f64 = 1.05;
+
+/// Seconds of a core that a payload byte takes where all programs on its way are on this machine: hashed, copied and put
+/// together at both ends, once through TLS, some sockets. An estimate from what hashing and copying take, not measured by itself.
+const MOVING: f64 = 10e-9;
 
 /// Bytes of a call beside its rows and experts, and of a result beside its rows (docs/protocol.md, section 9).
 const CALL_HEAD: f64 = 18.0;
@@ -115,7 +122,10 @@ pub fn predict(scene: &Scene<'_>, streams: usize) -> Prediction {
         // A pass has a row at least.
         let compute = |rows: f64| Cost::of(scene, rows.max(1.0)).compute;
         let wait = |rows: f64| Cost::of(scene, rows.max(1.0)).wait;
-        fewest_waves(streams, most, compute, wait)
+        let wanted = fewest_waves(streams, most, compute, wait);
+        // What others' calls add to a wait is not in it. The scheduler sees that more waves were slower, and has fewer.
+        let step = |waves: usize| Cost::of(scene, texts / waves as f64).step(scene, waves as f64).0;
+        (1..=wanted).min_by(|one, other| step(*one).total_cmp(&step(*other))).unwrap_or(1)
     };
     let rows = texts / waves as f64;
     let cost = Cost::of(scene, rows);
@@ -179,6 +189,8 @@ struct Share {
     computing: f64,
     up: f64,
     down: f64,
+    /// Of one core of this machine, where it is here: programs on the way.
+    moving: f64,
     /// Calls to it.
     calls: f64,
 }
@@ -199,18 +211,24 @@ impl Cost {
             let asked = workers_of(scene, layer).count().max(1) as f64;
             let share = layer.share.clamp(0.0, 1.0);
             let waits = layer.waits(shape, rows);
+            let part = share / asked;
+            let computing_of = |worker: &Worker| experts * part / worker.speed.max(f64::MIN_POSITIVE);
+            let of_all_here = |(_, worker): (usize, &Worker)| worker.is_here.then(|| computing_of(worker));
+            let all_here: f64 = workers_of(scene, layer).filter_map(of_all_here).sum();
             let mut longest: f64 = 0.0;
             for (at, worker) in workers_of(scene, layer) {
-                let part = share / asked;
                 let message = Message::of(shape, rows, part);
                 let took = Share {
-                    computing: experts * part / worker.speed.max(f64::MIN_POSITIVE),
+                    computing: computing_of(worker),
                     up: message.up * FRAMING / worker.up,
                     down: message.down * FRAMING / worker.down,
+                    moving: if worker.is_here { (message.up + message.down) * MOVING } else { 0.0 },
                     calls: waits,
                 };
                 let there = waits * (worker.round_trip + worker.overhead);
-                longest = longest.max(there + took.up + took.down + took.computing);
+                // Those on one machine have one processor.
+                let computed = if worker.is_here { all_here } else { took.computing };
+                longest = longest.max(there + took.up + took.down + took.moving + computed);
                 cost.bytes += message.up + message.down;
                 cost.each[at].add(took);
             }
@@ -238,7 +256,8 @@ impl Cost {
             at_least(waves * share.computing, Bound::Worker(at));
             if worker.is_here {
                 // A call goes through one program after the other: of several cores it keeps one busy.
-                here += share.computing + share.calls * worker.overhead / scene.cores.max(1) as f64;
+                let on_its_way = share.calls * worker.overhead + share.moving;
+                here += share.computing + on_its_way / scene.cores.max(1) as f64;
             }
         }
         if here > 0.0 {
@@ -253,6 +272,7 @@ impl Share {
         self.computing += other.computing;
         self.up += other.up;
         self.down += other.down;
+        self.moving += other.moving;
         self.calls += other.calls;
     }
 }

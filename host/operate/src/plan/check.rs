@@ -35,8 +35,8 @@ pub struct CheckOptions {
     pub file: PathBuf,
     /// Cells of this model; nothing means those whose model is the file's.
     pub cells: Option<String>,
-    /// Learn what a call takes beyond round trip, bytes and computing from the cells of one text, which then count for
-    /// nothing.
+    /// Learn what a call takes beyond round trip, bytes and computing, for each round trip, from the cells of one text, which
+    /// then count for nothing.
     pub calibrate: bool,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Compared {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Comparison {
     pub(super) cells: Vec<Compared>,
-    /// Seconds that a call is taken to take beyond round trip, bytes and computing.
+    /// Seconds that a call is taken to take beyond round trip, bytes and computing; where it was learnt, the median.
     pub(super) overhead: f64,
     /// Cells of other models: their names, and how many.
     pub(super) others: BTreeMap<String, usize>,
@@ -111,7 +111,7 @@ impl Comparison {
     pub(super) fn share_within(&self) -> Option<f64> {
         let (count, within) =
             (self.count(), self.counted().filter(|cell| cell.error.abs() <= WITHIN).count());
-        (count > 0).then(|| within as f64 / count as f64)
+        if count > 0 { Some(within as f64 / count as f64) } else { None }
     }
 }
 
@@ -213,13 +213,19 @@ pub(super) fn compare(
         );
     }
     let computing = subject.computing(&cells)?;
-    let mut figures = WorkerFigures { are_here: true, ..figures.clone() };
+    let figures = WorkerFigures { are_here: true, ..figures.clone() };
     let calibrates = |cell: &Cell| options.calibrate && cell.streams == 1;
-    if options.calibrate {
-        let learnt = learnt_overhead(subject, &computing, &figures, &remote)?;
-        figures.overhead = Some(Duration::from_secs_f64(learnt));
-    }
+    let learnt = if options.calibrate {
+        let learnt = Learnt::of(subject, &computing, &figures, &remote);
+        Some(learnt.context("--calibrate learns from cells of one text, and there is none")?)
+    } else {
+        None
+    };
     let compared = remote.iter().map(|cell| {
+        let figures = match &learnt {
+            Some(learnt) => learnt.figures(&figures, cell.round_trip_ms),
+            None => figures.clone(),
+        };
         let prediction = subject.predict(&computing, &figures, cell);
         Compared {
             remote_layers: cell.remote_layers,
@@ -234,26 +240,52 @@ pub(super) fn compare(
             calibrates: calibrates(cell),
         }
     });
-    Ok(Comparison { cells: compared.collect(), overhead: figures.worker(0.0).overhead, others })
+    let cells: Vec<Compared> = compared.collect();
+    let overhead = learnt.map_or(figures.worker(0.0).overhead, |learnt| learnt.median);
+    Ok(Comparison { cells, overhead, others })
 }
 
-/// What the cells of one text say that a call takes beyond round trip, bytes and computing: the median over them.
-fn learnt_overhead(
-    subject: &Subject<'_>,
-    computing: &Computing,
-    figures: &WorkerFigures,
-    cells: &[&Cell],
-) -> Result<f64> {
-    let nothing = WorkerFigures { overhead: Some(Duration::ZERO), ..figures.clone() };
-    let mut each: Vec<f64> = cells
-        .iter()
-        .filter(|cell| cell.streams == 1)
-        .map(|cell| {
-            let step = subject.predict(computing, &nothing, cell).step;
-            ((1.0 / cell.tokens_per_second - step) / cell.remote_layers as f64).clamp(0.0, 1.0)
+/// What the cells of one text say that a call takes beyond round trip, bytes and computing, in seconds.
+struct Learnt {
+    /// Medians over the cells of a round trip, in milliseconds: how late a link is has to do with how long it is.
+    by_round_trip: Vec<(f64, f64)>,
+    /// The median over all of them.
+    median: f64,
+}
+
+impl Learnt {
+    /// Nothing where no cell is of one text.
+    fn of(
+        subject: &Subject<'_>,
+        computing: &Computing,
+        figures: &WorkerFigures,
+        cells: &[&Cell],
+    ) -> Option<Learnt> {
+        let nothing = WorkerFigures { overhead: Some(Duration::ZERO), ..figures.clone() };
+        let alone = cells.iter().filter(|cell| cell.streams == 1);
+        let mut found: Vec<(f64, f64)> = alone
+            .map(|cell| {
+                let step = subject.predict(computing, &nothing, cell).step;
+                let beyond = (1.0 / cell.tokens_per_second - step) / cell.remote_layers as f64;
+                (cell.round_trip_ms, beyond.clamp(0.0, 1.0))
+            })
+            .collect();
+        found.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let middle =
+            |cells: &[(f64, f64)]| median(&mut cells.iter().map(|cell| cell.1).collect::<Vec<f64>>());
+        let of_one_trip = found.chunk_by(|one, other| one.0 == other.0);
+        Some(Learnt {
+            by_round_trip: of_one_trip.filter_map(|cells| Some((cells.first()?.0, middle(cells)?))).collect(),
+            median: middle(&found)?,
         })
-        .collect();
-    median(&mut each).context("--calibrate learns from cells of one text, and there is none")
+    }
+
+    /// The figures with what a call takes over a link of so many milliseconds.
+    fn figures(&self, figures: &WorkerFigures, round_trip_ms: f64) -> WorkerFigures {
+        let its = self.by_round_trip.iter().find(|(trip, _)| *trip == round_trip_ms);
+        let overhead = its.map_or(self.median, |(_, overhead)| *overhead);
+        WorkerFigures { overhead: Some(Duration::from_secs_f64(overhead)), ..figures.clone() }
+    }
 }
 
 impl Subject<'_> {

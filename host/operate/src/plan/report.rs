@@ -14,6 +14,7 @@ use serde_json::json;
 use self::objects::{memory_object, planned_object, workers_object};
 use super::workers::Described;
 use super::{Measurement, PlanOptions};
+use crate::memory::MEBIBYTE;
 use crate::output;
 use crate::remote::ranges;
 
@@ -301,7 +302,7 @@ fn command(told: &Told<'_>) -> Option<String> {
     let chosen = told.chosen.filter(|chosen| !chosen.verdict.is_refusal() && chosen.kind != Kind::Here)?;
     let layers: BTreeSet<u16> = chosen.experts.iter().map(|expert| expert.0).collect();
     let bytes: u64 = layers.iter().map(|layer| told.footprint.layer(usize::from(*layer))).sum();
-    let is_whole = bytes == told.footprint.bytes_of(&chosen.experts) && !chosen.copies_hot;
+    let is_whole = bytes == told.footprint.bytes_of(&chosen.experts) && !chosen.copies_some;
     let what = if is_whole {
         format!("--remote-layers {}", ranges(&layers.into_iter().collect::<Vec<u16>>()))
     } else {
@@ -313,8 +314,15 @@ fn command(told: &Told<'_>) -> Option<String> {
         0 => String::new(),
         copies => format!(" --copies {copies}"),
     };
+    // What `kvasir serve` would not take by itself: half of what is free for experts, a quarter for texts and passes.
+    let room = |flag: &str, bytes: u64, usual: u64| {
+        if bytes > usual { format!(" {flag} {}", bytes.div_ceil(MEBIBYTE)) } else { String::new() }
+    };
+    let experts = room("--memory", chosen.needs.experts, told.memory / 2);
+    let texts = chosen.needs.texts.saturating_add(chosen.needs.passes);
+    let texts = room("--text-memory", texts, told.memory / 4);
     Some(format!(
-        "kvasir serve --hub HUB --ticket TICKET --key KEY --workers {} {what}{placement}{copies}",
+        "kvasir serve --hub HUB --ticket TICKET --key KEY --workers {} {what}{placement}{copies}{experts}{texts}",
         told.described.workers.len()
     ))
 }

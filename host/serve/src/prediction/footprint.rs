@@ -39,7 +39,7 @@ impl Needs {
     pub fn total(&self) -> u64 {
         [self.dense, self.experts, self.texts, self.passes]
             .iter()
-            .fold(0, |sum, part| sum.saturating_add(*part))
+            .fold(0_u64, |sum, part| sum.saturating_add(*part))
     }
 }
 

@@ -2,6 +2,7 @@
 //! against this machine alone is refused, with the figures.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use kvasir_dispatch::{Placement, deal, with_copies};
 
@@ -83,6 +84,8 @@ pub struct Question<'a> {
     pub prompt_rows: usize,
     /// Further workers that hold each expert.
     pub copies: usize,
+    /// Those that copies are made of; where nobody says, all, or the ones that are picked most if there is no room for all.
+    pub copied: Option<&'a BTreeSet<(u16, u16)>>,
     /// What it is for.
     pub purpose: Purpose,
     /// The placement to judge, ascending; where there is none, the best one is looked for.
@@ -111,8 +114,8 @@ pub struct Planned {
     pub experts: Vec<(u16, u16)>,
     /// What each worker would hold.
     pub held: Vec<Held>,
-    /// Whether copies are made of the experts alone that are picked more often than others.
-    pub copies_hot: bool,
+    /// Whether copies are made of some experts alone: those that are picked more often than others, or that were named.
+    pub copies_some: bool,
     /// What this machine would need.
     pub needs: Needs,
     /// One text.
@@ -263,7 +266,8 @@ fn judged(question: &Question<'_>, kind: Kind, experts: &[(u16, u16)], local: Op
     let passes = (many.waves, question.prompt_rows);
     let needs = footprint.needs(elsewhere, question.texts, question.context, passes);
 
-    let held = holdings(question, &with_copies(&shares, question.copies, |_| true));
+    let is_copied = |address: (u16, u16)| question.copied.is_none_or(|copied| copied.contains(&address));
+    let held = holdings(question, &with_copies(&shares, question.copies, is_copied));
     let full = |held: &[Held]| {
         let memory = |worker: usize| question.worker_memory.get(worker).copied().flatten();
         let overfull = |(worker, held): (usize, &Held)| {
@@ -273,15 +277,15 @@ fn judged(question: &Question<'_>, kind: Kind, experts: &[(u16, u16)], local: Op
         held.iter().enumerate().find_map(overfull)
     };
     // Where there is no room for all copies, those count most that are asked for most.
-    let (held, copies_hot) = match (full(&held), question.picks) {
-        (Some(_), Some(picks)) if question.copies > 0 => {
+    let (held, copies_some) = match (full(&held), question.picks) {
+        (Some(_), Some(picks)) if question.copies > 0 && question.copied.is_none() => {
             let is_hot = |(layer, expert): (u16, u16)| {
                 let experts = footprint.experts.get(usize::from(layer)).map_or(1, Vec::len);
                 picks.share((layer, expert)) > 1.0 / experts.max(1) as f64
             };
             (holdings(question, &with_copies(&shares, question.copies, is_hot)), true)
         }
-        _ => (held, false),
+        _ => (held, question.copies > 0 && question.copied.is_some()),
     };
 
     let verdict = if needs.total() > question.memory {
@@ -297,7 +301,7 @@ fn judged(question: &Question<'_>, kind: Kind, experts: &[(u16, u16)], local: Op
             _ => Verdict::Fine,
         }
     };
-    Planned { kind, experts: experts.to_vec(), held, copies_hot, needs, one, many, verdict }
+    Planned { kind, experts: experts.to_vec(), held, copies_some, needs, one, many, verdict }
 }
 
 /// By layer, which part of the picks goes to whom.
@@ -331,7 +335,7 @@ fn remote_layers(question: &Question<'_>, shares: &[Vec<(u16, u16)>]) -> Vec<Rem
 fn holdings(question: &Question<'_>, shares: &[Vec<(u16, u16)>]) -> Vec<Held> {
     let of_worker = |(worker, experts): (usize, &Vec<(u16, u16)>)| {
         let bytes = question.footprint.bytes_of(experts);
-        let has = question.holds.get(worker).map_or(&[][..], Vec::as_slice);
+        let has = question.holds.get(worker).map(Vec::as_slice).unwrap_or_default();
         let to_send = bytes.saturating_sub(already_there(question.footprint, experts, has));
         let rate = question.workers.get(worker).map_or(f64::INFINITY, |worker| worker.up);
         let seconds = match to_send {

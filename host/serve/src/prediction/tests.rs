@@ -100,14 +100,65 @@ fn waves_cover_the_wait_where_there_are_texts_enough() {
 #[test]
 fn workers_compute_too_and_on_the_same_processor_at_this_machines_cost() {
     let computing = computing();
-    let slow = Worker { speed: 0.01, ..far(0.0) };
-    let found = predicted(&computing, slow, &whole(4), 64);
-    assert_eq!(found.bound, Bound::Worker(0), "{found:?}");
+    // 32 ms for 64 rows, in one call or in two; two go out before this machine is done with the first.
+    let by_rows = Computing { experts: line(0.0, 0.5e-4), ..computing.clone() };
+    let found = predicted(&by_rows, Worker { speed: 0.1, ..far(0.0) }, &whole(4), 64);
+    assert_eq!((found.bound, found.waves), (Bound::Worker(0), 2), "{found:?}");
+    assert!(close(found.step, 32e-3), "{found:?}");
+    // Where each call costs it half as much again, one is faster than two.
+    let found = predicted(&computing, Worker { speed: 0.01, ..far(0.0) }, &whole(4), 64);
+    assert_eq!((found.bound, found.waves), (Bound::Waiting, 1), "{found:?}");
     let elsewhere = predicted(&computing, Worker { speed: 1.0, ..far(1e-3) }, &whole(4), 256);
     let here = predicted(&computing, Worker { speed: 1.0, is_here: true, ..far(1e-3) }, &whole(4), 256);
     assert_eq!(here.bound, Bound::Processor, "{here:?}");
     assert!(here.tokens_per_second < elsewhere.tokens_per_second, "{here:?} {elsewhere:?}");
     assert!(here.tokens_per_second < here.local_tokens_per_second, "{here:?}");
+}
+
+#[test]
+fn on_the_same_processor_bytes_cost_time_too() {
+    let computing = computing();
+    let here = predicted(&computing, Worker { is_here: true, ..far(0.0) }, &whole(1), 1);
+    let elsewhere = predicted(&computing, far(0.0), &whole(1), 1);
+    assert!(close(here.step - elsewhere.step, 1402.0 * MOVING), "{here:?} {elsewhere:?}");
+    // Where passes cover each other, it is the processor that they wait for: with two cores half of that.
+    let moves = |cores: usize| {
+        let workers = [Worker { is_here: true, ..far(1e-3) }];
+        let remote = whole(4);
+        let scene = Scene {
+            computing: &computing,
+            cores,
+            shape: ATLAS,
+            workers: &workers,
+            remote: &remote,
+            most_waves: 16,
+        };
+        predict(&scene, 256)
+    };
+    let (one, two) = (moves(1), moves(2));
+    assert_eq!((one.bound, two.bound), (Bound::Processor, Bound::Processor), "{one:?} {two:?}");
+    assert!(close(one.step - two.step, 256.0 * two.bytes_per_token * MOVING / 2.0), "{one:?} {two:?}");
+}
+
+#[test]
+fn two_workers_on_one_machine_compute_one_after_the_other() {
+    let computing = computing();
+    let step = |is_here: bool| {
+        let workers = [Worker { is_here, speed: 1.0, ..far(0.0) }; 2];
+        let remote = [RemoteLayer { share: 1.0, workers: vec![0, 1] }];
+        let scene = Scene {
+            computing: &computing,
+            cores: 2,
+            shape: ATLAS,
+            workers: &workers,
+            remote: &remote,
+            most_waves: 16,
+        };
+        predict(&scene, 1).step
+    };
+    let message = Message::of(ATLAS, 1.0, 0.5);
+    let longer = 0.55e-3 / 4.0 / 2.0 + (message.up + message.down) * MOVING;
+    assert!(close(step(true) - step(false), longer), "{} {}", step(true), step(false));
 }
 
 #[test]

@@ -7,7 +7,9 @@
 //!
 //! The pass that computed last goes on as long as it can, until it waits for somebody or is over; then it is the turn of
 //! the one that has been ready for longest. So passes stay apart: where few layers are remote, one of them runs through
-//! all the others while the first one waits.
+//! all the others while the first one waits. For the same reason the pass that begins where one is over goes on in its
+//! place: if it stood behind all that are ready, their calls would go out together, and so would their answers come. It
+//! does so only where that one has waited, or the others would wait for ever.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,6 +50,8 @@ pub(super) struct Waves<E: Experts> {
     ready: VecDeque<u64>,
     /// The flight that computed last.
     latest: Option<u64>,
+    /// That one is over, and the next to begin goes on in its place.
+    goes_on: bool,
     next_name: u64,
     since: Instant,
     /// Tokens and rows of prompts at the latest decision.
@@ -68,6 +72,8 @@ struct Flight {
     rows: usize,
     /// When its latest call went out, until it is answered.
     asked: Option<Instant>,
+    /// It has waited while others might have gone on.
+    gave_way: bool,
     compute: Duration,
     wait: Duration,
 }
@@ -94,6 +100,7 @@ impl<E: Experts> Waves<E> {
             flights: Vec::new(),
             ready: VecDeque::new(),
             latest: None,
+            goes_on: false,
             next_name: 0,
             since: Instant::now(),
             counted: (0, 0),
@@ -147,6 +154,7 @@ impl<E: Experts> Waves<E> {
             self.look();
             self.let_go();
             self.form();
+            self.flights.iter_mut().for_each(|flight| flight.gave_way |= flight.asked.is_some());
             if let Some(at) = self.next_ready() {
                 self.advance(at);
                 Turn::Computed
@@ -301,7 +309,11 @@ impl<E: Experts> Waves<E> {
         self.figures.computing += compute;
         let name = self.next_name;
         self.next_name += 1;
-        self.flights.push(Flight { name, pass, riders, rows, asked: None, compute, wait: Duration::ZERO });
+        if std::mem::take(&mut self.goes_on) {
+            self.latest = Some(name);
+        }
+        let (asked, gave_way, wait) = (None, false, Duration::ZERO);
+        self.flights.push(Flight { name, pass, riders, rows, asked, gave_way, compute, wait });
         self.ready.push_back(name);
     }
 
@@ -314,7 +326,7 @@ impl<E: Experts> Waves<E> {
 
     fn advance(&mut self, at: usize) {
         let flight = &mut self.flights[at];
-        self.latest = Some(flight.name);
+        (self.latest, self.goes_on) = (Some(flight.name), false);
         let began = Instant::now();
         let step = self.backbone.advance(&mut flight.pass, &mut self.experts);
         let computed = began.elapsed();
@@ -331,7 +343,7 @@ impl<E: Experts> Waves<E> {
 
     /// A pass is over: its texts take their step and stand in line again, or are over too.
     fn land(&mut self, flight: Flight, outcomes: Vec<Outcome>) {
-        self.latest = None;
+        (self.latest, self.goes_on) = (None, flight.gave_way);
         self.policy.measure(Measured { rows: flight.rows, compute: flight.compute, wait: flight.wait });
         self.figures.passes += 1;
         self.figures.rows += flight.rows as u64;

@@ -91,6 +91,12 @@ fn what_a_call_takes_is_learnt_from_one_text_which_then_counts_for_nothing() {
     let usual = kvasir_serve::prediction::Worker::OVERHEAD;
     assert!((found.overhead - usual - 2e-3).abs() < 1e-4, "{found:?}");
     assert!(found.cells[0].calibrates && !found.cells[1].calibrates && found.count() == 1);
+    // Each round trip has its own.
+    let near = |others: Vec<Value>| {
+        let cells = [others, vec![cell(4, 0.0, 1, 300.0), cell(4, 0.0, 8, 900.0)]].concat();
+        compared(cells, true).unwrap().cells.pop().unwrap().predicted
+    };
+    assert_eq!(near(Vec::new()), near(vec![cell(4, 13.0, 1, rate(2e-3))]));
     let none = compared(vec![cell(4, 13.0, 8, 90.0)], true).unwrap_err();
     assert!(none.to_string().contains("--calibrate"), "{none}");
 }

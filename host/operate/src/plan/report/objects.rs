@@ -24,7 +24,7 @@ pub(super) fn planned_object(told: &Told<'_>, planned: &Planned) -> Value {
             Kind::Dealt => "experts",
             Kind::Tail => "tail",
         },
-        "remote_layers": layers, "remote_experts": planned.experts.len(), "copies_of_hot_experts": planned.copies_hot,
+        "remote_layers": layers, "remote_experts": planned.experts.len(), "copies_of_some_experts": planned.copies_some,
         "workers": held.collect::<Vec<_>>(), "memory": memory_object(told.footprint, &planned.needs, told.memory),
         "predictions": [prediction_object(&local.one, &planned.one), prediction_object(&local.many, &planned.many)],
         "verdict": match planned.verdict {

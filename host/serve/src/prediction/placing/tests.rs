@@ -73,6 +73,7 @@ impl Case {
             most_waves: 16,
             prompt_rows: 128,
             copies: 0,
+            copied: None,
             purpose: Purpose::Speed,
             asked: None,
         }
@@ -153,8 +154,17 @@ fn a_workers_memory_counts_and_copies_of_the_hot_alone_may_fit() {
     assert_eq!(plan(&copied).others[0].verdict, full);
     let hot = plan(&Question { picks: Some(&case.picks), ..copied });
     let planned = &hot.others[0];
-    assert_eq!((planned.verdict, planned.copies_hot), (Verdict::Fine, true));
+    assert_eq!((planned.verdict, planned.copies_some), (Verdict::Fine, true));
     assert_eq!(planned.held[0].experts[8..], [(1, 0), (1, 1)], "{planned:?}");
+    // Those that are named go before.
+    let named = BTreeSet::from([(0, 7), (1, 3)]);
+    let named = plan(&Question { copied: Some(&named), ..copied });
+    let planned = &named.others[0];
+    assert_eq!((planned.verdict, planned.copies_some), (Verdict::Fine, true));
+    assert_eq!(
+        (&planned.held[0].experts[8..], &planned.held[1].experts[8..]),
+        (&[(1, 3)][..], &[(0, 7)][..])
+    );
 }
 
 #[test]
