@@ -8,9 +8,9 @@
 //! answered a trial (`ejection.rs`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kvasir_backbone::{Call, CallId, Completed, Experts, ExpertsError, Progress};
@@ -20,6 +20,7 @@ use crate::asking::Asker;
 use crate::check::Check;
 use crate::open::{Held, Open, PartState, Piece, Waiting};
 use crate::outstanding::{Arrival, Failure};
+use crate::session::{Session, State};
 use crate::split::{Answer, split};
 use crate::swarm::Shared;
 use crate::trial::Trial;
@@ -155,16 +156,7 @@ impl RemoteExperts {
         if sessions.iter().any(Option::is_none) {
             self.begin_trials(&call, &groups);
         }
-        let owner = |expert: u16| {
-            let holds = |slot: &usize| {
-                sessions
-                    .get(*slot)
-                    .and_then(Option::as_ref)
-                    .is_some_and(|session| session.holds(layer, expert))
-            };
-            self.shared.slots_of(layer, expert).iter().copied().find(holds)
-        };
-        let plan = split(&groups, owner, self.shared.most_rows());
+        let plan = split(&groups, &self.owners_of(layer, &groups, &sessions), self.shared.most_rows());
         if plan.parts.is_empty() {
             self.shared.count(|statistics| statistics.local_calls += 1);
             return Open::whole(call);
@@ -203,6 +195,27 @@ impl RemoteExperts {
             }
         }
         open
+    }
+
+    /// For each group the slot that holds its expert and may be asked: of those that were to hold it, the first that does.
+    fn owners_of(
+        &self,
+        layer: u16,
+        groups: &[ExpertRows],
+        sessions: &[Option<Arc<Session>>],
+    ) -> Vec<Option<usize>> {
+        // Locked once for a call, not once for each of its experts. Nobody else waits for a session's lock while holding
+        // another's, and a session sits in one slot.
+        let states: Vec<Option<MutexGuard<'_, State>>> =
+            sessions.iter().map(|session| session.as_ref().map(|session| session.state())).collect();
+        let owner_of = |group: &ExpertRows| {
+            let expert = (layer, group.expert.0);
+            let holds = |slot: &usize| {
+                states.get(*slot).and_then(Option::as_ref).is_some_and(|state| state.held.contains(&expert))
+            };
+            self.shared.slots_of(layer, group.expert.0).iter().copied().find(holds)
+        };
+        groups.iter().map(owner_of).collect()
     }
 
     /// Puts what a worker sent where it belongs, or gives its part to another or to this machine.
