@@ -34,12 +34,14 @@ pub(crate) struct Arrival {
     pub(crate) turn: usize,
     /// The rows, of the right length and all finite.
     pub(crate) outcome: Result<Vec<f32>, Failure>,
+    /// When it came.
+    pub(crate) at: Instant,
 }
 
 impl Place {
-    /// What comes back for it.
+    /// What comes back for it, now.
     pub(crate) fn arrival(self, outcome: Result<Vec<f32>, Failure>) -> Arrival {
-        Arrival { call: self.call, part: self.part, turn: self.turn, outcome }
+        Arrival { call: self.call, part: self.part, turn: self.turn, outcome, at: Instant::now() }
     }
 }
 

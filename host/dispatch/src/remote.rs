@@ -177,8 +177,8 @@ impl RemoteExperts {
         let here = plan.local.iter().map(|&index| Piece::Rows(index, 0..groups[index].rows.len())).collect();
         let values = vec![0.0; rows * hidden];
         let (parts, checks) = (Vec::with_capacity(plan.parts.len()), Vec::new());
-        let mut open =
-            Open { call, probe: self.probing.is_on(), groups, values, offsets, parts, here, checks };
+        let (probe, at) = (self.probing.is_on(), Instant::now());
+        let mut open = Open { call, probe, groups, values, offsets, parts, here, checks, at };
         let asker = Asker { shared: &self.shared, arrive: &self.arrive };
         for (index, part) in plan.parts.into_iter().enumerate() {
             open.parts.push(PartState::Waiting(Waiting::new(part)));
@@ -232,6 +232,7 @@ impl RemoteExperts {
         let Some(PartState::Waiting(waiting)) = open.parts.get_mut(arrival.part) else { return };
         let Some(at) = waiting.asked.iter().position(|asked| asked.turn == arrival.turn) else { return };
         let asked = waiting.asked.remove(at);
+        open.at = open.at.max(arrival.at);
         match arrival.outcome {
             Ok(values) if self.shared.compares_pairs() && asked.session.is_exact => {
                 let held = Held { session: asked.session, wire_call: asked.wire_call, values };
@@ -311,10 +312,12 @@ impl RemoteExperts {
         let (&id, open) = self.open.iter_mut().find(|(_, open)| open.has_work())?;
         if let Some(check) = open.checks.pop() {
             open.check(&check, self.local.as_mut(), &self.shared);
+            open.at = Instant::now();
             return Some(Ok(()));
         }
         let pieces = std::mem::take(&mut open.here);
         let done = open.compute(pieces, self.local.as_mut(), self.shared.hidden);
+        open.at = Instant::now();
         Some(done.map_err(|error| {
             self.cancel(id);
             (id, error)
@@ -324,7 +327,8 @@ impl RemoteExperts {
     fn take_completed(&mut self) -> Option<Completed> {
         let (&id, _) = self.open.iter().find(|(_, open)| open.is_complete())?;
         let open = self.open.remove(&id)?;
-        Some(Completed { call: id, sums: open.into_sums(self.shared.hidden) })
+        let at = open.at;
+        Some(Completed { call: id, sums: open.into_sums(self.shared.hidden), at })
     }
 
     fn next_deadline(&self) -> Option<Instant> {
