@@ -237,11 +237,10 @@ impl Session {
         let sent = Sent {
             layer: call.layer.0,
             mode: mode as u8,
-            payload: kvasir_wire::id::sha256(&[&payload]),
-            up,
+            payload: payload.clone(),
             rows: part.rows.len() as u64,
             at: Instant::now(),
-            keep: keep.map(|why| (why, payload.clone())),
+            keep,
         };
         {
             let mut state = self.state();
