@@ -146,7 +146,7 @@ impl Experts for ReferenceExperts {
         Ok(match sums {
             Ok(sums) => {
                 self.answered += 1;
-                Progress::Completed(Completed { call: id, sums })
+                Progress::Completed(Completed { call: id, sums, at: Instant::now() })
             }
             Err(error) => Progress::Failed { call: id, error },
         })

@@ -51,7 +51,7 @@ fn bits(outcome: &Outcome) -> Vec<u32> {
 /// Takes in the next thing that the experts have to say.
 fn poll(backbone: &Backbone, passes: &mut [Option<Pass>], experts: &mut dyn Experts) {
     let (call, answer) = match experts.poll(None).unwrap() {
-        Progress::Completed(Completed { call, sums }) => (call, Ok(sums)),
+        Progress::Completed(Completed { call, sums, .. }) => (call, Ok(sums)),
         Progress::Failed { call, error } => (call, Err(error)),
         Progress::Pending => return,
     };
@@ -194,7 +194,7 @@ impl Experts for Spoiling {
 
     fn poll(&mut self, deadline: Option<Instant>) -> Result<Progress, ExpertsError> {
         let Progress::Completed(mut completed) = self.inner.poll(deadline)? else { unreachable!() };
-        let Completed { call, sums } = &mut completed;
+        let Completed { call, sums, .. } = &mut completed;
         let failed = self.how == How::FailAll && self.calls.iter().any(|(layer, _)| *layer == LAYER);
         if failed || (self.spoiled == Some(*call) && self.how == How::Fail) {
             return Ok(Progress::Failed { call: *call, error: ExpertsError::Backend("lost".into()) });

@@ -4,7 +4,7 @@
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kvasir_backbone::{
     Backbone, Event, Experts, ExpertsError, Finish, GenerateOptions, Member, Pass, Progress, SamplerOptions,
@@ -119,6 +119,28 @@ fn a_worker_that_leaves_between_waves_changes_nothing() {
     });
     swarm.finish();
     drop(stays);
+}
+
+#[test]
+fn an_answer_came_when_it_came_whenever_somebody_looks() {
+    let host = Host::new(tiny());
+    let scene = Scene::new();
+    let _worker = scene.worker(30);
+    let swarm = join(&host, scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model)));
+    let mut experts = swarm.experts(host.local());
+    let member = Member { sequence: host.backbone.start(), tokens: vec![TokenId(3)], logits: Wanted::Last };
+    let mut pass = host.backbone.begin(vec![member]);
+    let asked = Instant::now();
+    assert!(matches!(host.backbone.advance(&mut pass, &mut experts), Step::Waiting));
+    eventually("the worker's answer", || swarm.statistics().accepted == 1);
+    let came = Instant::now();
+    std::thread::sleep(Duration::from_millis(2));
+    match experts.poll(None).unwrap() {
+        Progress::Completed(completed) => assert!(asked <= completed.at && completed.at <= came),
+        other => panic!("{other:?}"),
+    }
+    drop(experts);
+    swarm.finish();
 }
 
 #[test]

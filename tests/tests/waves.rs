@@ -329,6 +329,8 @@ fn several_calls_are_in_flight_at_once() {
     assert_eq!(figures.rows, 8 * (3 + 23));
     assert!(figures.passes < figures.rows, "texts are computed together");
     assert!(figures.call_waits.calls() >= figures.passes);
+    // They were computed when they were asked for; that nobody looked for a while is no wait for them.
+    assert_eq!(figures.waited, Duration::ZERO);
 }
 
 /// Fails as a whole at one poll, or from then on.

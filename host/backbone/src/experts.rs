@@ -89,6 +89,8 @@ pub struct Completed {
     /// Row-major, rows x hidden. For every row the weighted sum of its routed experts: from zero, in ascending expert
     /// index, `acc = acc + weight * y`, product and sum rounded separately. The shared expert is not included.
     pub sums: Vec<f32>,
+    /// When the answer was whole. Whoever has something else to compute may poll for it much later.
+    pub at: Instant,
 }
 
 /// What a poll found.

@@ -29,6 +29,8 @@ pub(crate) struct Open {
     pub(crate) here: Vec<Piece>,
     /// Answers that are used once they were computed again.
     pub(crate) checks: Vec<Check>,
+    /// When the latest of the values came, or was computed here.
+    pub(crate) at: Instant,
 }
 
 /// Work for this machine.
@@ -110,6 +112,7 @@ impl Open {
             parts: Vec::new(),
             here: vec![Piece::Whole],
             checks: Vec::new(),
+            at: Instant::now(),
         }
     }
 

@@ -34,12 +34,14 @@ pub(crate) struct Arrival {
     pub(crate) turn: usize,
     /// The rows, of the right length and all finite.
     pub(crate) outcome: Result<Vec<f32>, Failure>,
+    /// When it came.
+    pub(crate) at: Instant,
 }
 
 impl Place {
-    /// What comes back for it.
+    /// What comes back for it, now.
     pub(crate) fn arrival(self, outcome: Result<Vec<f32>, Failure>) -> Arrival {
-        Arrival { call: self.call, part: self.part, turn: self.turn, outcome }
+        Arrival { call: self.call, part: self.part, turn: self.turn, outcome, at: Instant::now() }
     }
 }
 
@@ -58,15 +60,14 @@ pub(crate) struct Sent {
     pub(crate) layer: u16,
     /// 0 = each expert's rows, 1 = summed rows.
     pub(crate) mode: u8,
-    /// SHA-256 of the call's payload.
-    pub(crate) payload: [u8; 32],
-    /// Bytes of the call's payload.
-    pub(crate) up: u64,
+    /// The call's payload. The books want its SHA-256, which takes several times as long as this copy: so it is made once the call
+    /// is answered, by whoever takes the answer in, and the thread that asks goes on.
+    pub(crate) payload: Vec<u8>,
     /// Rows of the call.
     pub(crate) rows: u64,
     pub(crate) at: Instant,
-    /// Why it is kept, and its payload; nothing where it is not.
-    pub(crate) keep: Option<(Keeping, Vec<u8>)>,
+    /// Why it is kept; nothing where it is not.
+    pub(crate) keep: Option<Keeping>,
 }
 
 /// A call that somebody waits for.
@@ -172,8 +173,7 @@ mod tests {
     use super::*;
 
     fn awaited(arrive: &mpsc::Sender<Arrival>) -> Awaited {
-        let sent =
-            Sent { layer: 1, mode: 0, payload: [7; 32], up: 10, rows: 1, at: Instant::now(), keep: None };
+        let sent = Sent { layer: 1, mode: 0, payload: vec![7; 10], rows: 1, at: Instant::now(), keep: None };
         let place = Place { call: CallId(9), part: 2, turn: 0 };
         Awaited { place, arrive: arrive.clone(), values: 64, expert_rows: 1, sent }
     }
@@ -197,7 +197,7 @@ mod tests {
         assert!(calls.give_up(3, true));
         assert!(calls.late_since().is_some());
         assert_eq!(calls.expected_values(3), None);
-        assert!(matches!(calls.answered(3), Some(Owed::GivenUp(sent)) if sent.up == 10));
+        assert!(matches!(calls.answered(3), Some(Owed::GivenUp(sent)) if sent.payload == [7; 10]));
         assert!(calls.late_since().is_none());
         assert!(calls.answered(4).is_none(), "never sent");
     }

@@ -8,9 +8,9 @@
 //! answered a trial (`ejection.rs`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kvasir_backbone::{Call, CallId, Completed, Experts, ExpertsError, Progress};
@@ -20,6 +20,7 @@ use crate::asking::Asker;
 use crate::check::Check;
 use crate::open::{Held, Open, PartState, Piece, Waiting};
 use crate::outstanding::{Arrival, Failure};
+use crate::session::{Session, State};
 use crate::split::{Answer, split};
 use crate::swarm::Shared;
 use crate::trial::Trial;
@@ -155,16 +156,7 @@ impl RemoteExperts {
         if sessions.iter().any(Option::is_none) {
             self.begin_trials(&call, &groups);
         }
-        let owner = |expert: u16| {
-            let holds = |slot: &usize| {
-                sessions
-                    .get(*slot)
-                    .and_then(Option::as_ref)
-                    .is_some_and(|session| session.holds(layer, expert))
-            };
-            self.shared.slots_of(layer, expert).iter().copied().find(holds)
-        };
-        let plan = split(&groups, owner, self.shared.most_rows());
+        let plan = split(&groups, &self.owners_of(layer, &groups, &sessions), self.shared.most_rows());
         if plan.parts.is_empty() {
             self.shared.count(|statistics| statistics.local_calls += 1);
             return Open::whole(call);
@@ -185,8 +177,8 @@ impl RemoteExperts {
         let here = plan.local.iter().map(|&index| Piece::Rows(index, 0..groups[index].rows.len())).collect();
         let values = vec![0.0; rows * hidden];
         let (parts, checks) = (Vec::with_capacity(plan.parts.len()), Vec::new());
-        let mut open =
-            Open { call, probe: self.probing.is_on(), groups, values, offsets, parts, here, checks };
+        let (probe, at) = (self.probing.is_on(), Instant::now());
+        let mut open = Open { call, probe, groups, values, offsets, parts, here, checks, at };
         let asker = Asker { shared: &self.shared, arrive: &self.arrive };
         for (index, part) in plan.parts.into_iter().enumerate() {
             open.parts.push(PartState::Waiting(Waiting::new(part)));
@@ -205,6 +197,27 @@ impl RemoteExperts {
         open
     }
 
+    /// For each group the slot that holds its expert and may be asked: of those that were to hold it, the first that does.
+    fn owners_of(
+        &self,
+        layer: u16,
+        groups: &[ExpertRows],
+        sessions: &[Option<Arc<Session>>],
+    ) -> Vec<Option<usize>> {
+        // Locked once for a call, not once for each of its experts. Nobody else waits for a session's lock while holding
+        // another's, and a session sits in one slot.
+        let states: Vec<Option<MutexGuard<'_, State>>> =
+            sessions.iter().map(|session| session.as_ref().map(|session| session.state())).collect();
+        let owner_of = |group: &ExpertRows| {
+            let expert = (layer, group.expert.0);
+            let holds = |slot: &usize| {
+                states.get(*slot).and_then(Option::as_ref).is_some_and(|state| state.held.contains(&expert))
+            };
+            self.shared.slots_of(layer, group.expert.0).iter().copied().find(holds)
+        };
+        groups.iter().map(owner_of).collect()
+    }
+
     /// Puts what a worker sent where it belongs, or gives its part to another or to this machine.
     fn take_in(&mut self, arrival: Arrival) {
         if let Some(trial) = self.trials.remove(&arrival.call) {
@@ -219,6 +232,7 @@ impl RemoteExperts {
         let Some(PartState::Waiting(waiting)) = open.parts.get_mut(arrival.part) else { return };
         let Some(at) = waiting.asked.iter().position(|asked| asked.turn == arrival.turn) else { return };
         let asked = waiting.asked.remove(at);
+        open.at = open.at.max(arrival.at);
         match arrival.outcome {
             Ok(values) if self.shared.compares_pairs() && asked.session.is_exact => {
                 let held = Held { session: asked.session, wire_call: asked.wire_call, values };
@@ -298,10 +312,12 @@ impl RemoteExperts {
         let (&id, open) = self.open.iter_mut().find(|(_, open)| open.has_work())?;
         if let Some(check) = open.checks.pop() {
             open.check(&check, self.local.as_mut(), &self.shared);
+            open.at = Instant::now();
             return Some(Ok(()));
         }
         let pieces = std::mem::take(&mut open.here);
         let done = open.compute(pieces, self.local.as_mut(), self.shared.hidden);
+        open.at = Instant::now();
         Some(done.map_err(|error| {
             self.cancel(id);
             (id, error)
@@ -311,7 +327,8 @@ impl RemoteExperts {
     fn take_completed(&mut self) -> Option<Completed> {
         let (&id, _) = self.open.iter().find(|(_, open)| open.is_complete())?;
         let open = self.open.remove(&id)?;
-        Some(Completed { call: id, sums: open.into_sums(self.shared.hidden) })
+        let at = open.at;
+        Some(Completed { call: id, sums: open.into_sums(self.shared.hidden), at })
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -144,9 +144,10 @@ impl Session {
         self.state().lost
     }
 
-    /// Whether it holds an expert, checked and loaded.
-    pub(crate) fn holds(&self, layer: u16, expert: u16) -> bool {
-        self.state().held.contains(&(layer, expert))
+    /// Which of these experts of a layer it holds, checked and loaded.
+    pub(crate) fn holds(&self, layer: u16, experts: impl Iterator<Item = u16>) -> Vec<bool> {
+        let state = self.state();
+        experts.map(|expert| state.held.contains(&(layer, expert))).collect()
     }
 
     /// Whether it holds all that a part of a call asks for.
@@ -236,11 +237,10 @@ impl Session {
         let sent = Sent {
             layer: call.layer.0,
             mode: mode as u8,
-            payload: kvasir_wire::id::sha256(&[&payload]),
-            up,
+            payload: payload.clone(),
             rows: part.rows.len() as u64,
             at: Instant::now(),
-            keep: keep.map(|why| (why, payload.clone())),
+            keep,
         };
         {
             let mut state = self.state();

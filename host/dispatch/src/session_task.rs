@@ -7,6 +7,7 @@ use kvasir_link::{LinkError, LinkReceiver};
 use kvasir_wire::assemble::Payload;
 use kvasir_wire::codec::DecodeError;
 use kvasir_wire::frame::{HUB_STREAM, Kind};
+use kvasir_wire::id::sha256;
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::message::{
     CallResult, Cancel, CutRequest, Have, Outcome, Pause, ReceiptMessage, Report, Want, call_of_stream,
@@ -209,7 +210,7 @@ impl SessionTask {
             (Outcome::Rows(_), None) => Err(()),
         };
         let accepted;
-        let mut sent;
+        let sent;
         let refused_in_row;
         {
             let mut state = self.session.state();
@@ -249,14 +250,15 @@ impl SessionTask {
             call: number,
             layer: sent.layer,
             mode: sent.mode,
-            payload: sent.payload,
+            payload: sha256(&[&sent.payload]),
             rows: CallResult::rows_digest(&result.outcome),
         };
-        let keep = sent.keep.take().filter(|_| accepted);
+        let up = sent.payload.len() as u64;
+        let keep = sent.keep.filter(|_| accepted);
         let index = self.books.results();
-        self.books.record(&item, (sent.up, bytes.len() as u64), sent.rows, accepted, &result.work_root)?;
-        if let (Some((why, payload)), Outcome::Rows(rows)) = (keep, &result.outcome)
-            && !self.books.records.keep(index, why, item, payload, rows)
+        self.books.record(&item, (up, bytes.len() as u64), sent.rows, accepted, &result.work_root)?;
+        if let (Some(why), Outcome::Rows(rows)) = (keep, &result.outcome)
+            && !self.books.records.keep(index, why, item, sent.payload, rows)
         {
             self.shared.count(|statistics| statistics.records.dropped += 1);
         }

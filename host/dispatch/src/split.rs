@@ -52,16 +52,15 @@ impl Part {
     }
 }
 
-/// Deals `groups` (ascending by expert) out. `owner` names the slot that holds an expert and may be asked now;
+/// Deals `groups` (ascending by expert) out. `owners` has for each the slot that holds its expert and may be asked now;
 /// no message asks for more than `most_rows` rows of answer, nor carries more than `most_rows` rows.
-pub(crate) fn split(groups: &[ExpertRows], owner: impl Fn(u16) -> Option<usize>, most_rows: usize) -> Plan {
+pub(crate) fn split(groups: &[ExpertRows], owners: &[Option<usize>], most_rows: usize) -> Plan {
     let most_rows = most_rows.max(1);
-    let owners: Vec<Option<usize>> = groups.iter().map(|group| owner(group.expert.0)).collect();
     match owners.first() {
         Some(&Some(slot)) if owners.iter().all(|&other| other == Some(slot)) => {
             Plan { parts: split_sums(groups, slot, most_rows), local: Vec::new() }
         }
-        _ => split_rows(groups, &owners, most_rows),
+        _ => split_rows(groups, owners, most_rows),
     }
 }
 
@@ -154,7 +153,7 @@ mod tests {
 
     #[test]
     fn one_owner_sums() {
-        let plan = split(&[group(1, &[0, 4]), group(7, &[4])], |_| Some(3), 100);
+        let plan = split(&[group(1, &[0, 4]), group(7, &[4])], &[Some(3); 2], 100);
         assert!(plan.local.is_empty());
         let [part] = &plan.parts[..] else { panic!("{plan:?}") };
         assert_eq!((part.slot, &part.rows[..], &part.answer), (3, &[0, 4][..], &Answer::Sums));
@@ -166,7 +165,7 @@ mod tests {
     #[test]
     fn two_owners_and_this_machine() {
         let groups = [group(0, &[0, 1]), group(1, &[1]), group(2, &[0])];
-        let plan = split(&groups, |expert| [Some(0), None, Some(1)][usize::from(expert)], 100);
+        let plan = split(&groups, &[Some(0), None, Some(1)], 100);
         assert_eq!(plan.local, [1]);
         assert_eq!(plan.parts.len(), 2);
         assert_eq!(plan.parts[1].rows, [0]);
@@ -175,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_call_without_picks_has_no_parts() {
-        assert_eq!(split(&[], |_| Some(0), 8), Plan { parts: Vec::new(), local: Vec::new() });
+        assert_eq!(split(&[], &[], 8), Plan { parts: Vec::new(), local: Vec::new() });
     }
 
     proptest! {
@@ -201,7 +200,9 @@ mod tests {
                     }),
                 }
             }
-            let plan = split(&groups, |expert| owners[usize::from(expert)], most_rows);
+            let owned: Vec<Option<usize>> =
+                groups.iter().map(|group| owners[usize::from(group.expert.0)]).collect();
+            let plan = split(&groups, &owned, most_rows);
             let mut seen: Vec<(u16, u32)> = plan
                 .local
                 .iter()

@@ -33,8 +33,9 @@ impl Trial {
         (id, arrive): (CallId, &mpsc::Sender<Arrival>),
     ) -> Option<Trial> {
         let layer = call.layer.0;
-        let owner = |expert: u16| session.holds(layer, expert).then_some(session.slot);
-        let part = split(groups, owner, shared.most_rows()).parts.into_iter().next()?;
+        let held = session.holds(layer, groups.iter().map(|group| group.expert.0));
+        let owners: Vec<_> = held.into_iter().map(|held| held.then_some(session.slot)).collect();
+        let part = split(groups, &owners, shared.most_rows()).parts.into_iter().next()?;
         let place = Place { call: id, part: 0, turn: 0 };
         let wire_call = session.ask_on_trial(call, &part, shared.hidden, place, arrive)?;
         let deadline = Instant::now() + session.allowance(part.expert_rows(), shared.deadlines);

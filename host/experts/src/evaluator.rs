@@ -47,6 +47,16 @@ pub(crate) enum EvaluatorError {
     Process(KernelError),
 }
 
+impl Handle {
+    /// Its number in a process of its own.
+    pub fn apart(&self) -> Option<u64> {
+        match self {
+            Handle::InProcess(_) => None,
+            Handle::Process { expert, .. } => Some(*expert),
+        }
+    }
+}
+
 impl EvaluatorError {
     /// With the expert that was asked for.
     pub fn of(self, layer: LayerIndex, expert: ExpertIndex) -> RunnerError {
@@ -125,6 +135,11 @@ impl Evaluator {
         }
     }
 
+    /// Whether kernels compute in a process of their own.
+    pub fn is_apart(&self) -> bool {
+        matches!(self, Evaluator::Process { .. })
+    }
+
     /// A fresh instance for the lane.
     pub fn instantiate(&self, lane: usize, limits: KernelLimits) -> Result<Instance, EvaluatorError> {
         match self {
@@ -199,6 +214,21 @@ impl Instance {
                 Ok(out)
             }
             _ => Err(SandboxError::ForeignHandle.into()),
+        }
+    }
+
+    /// Where it is in a process of its own, the instance there.
+    pub fn apart(&self) -> Option<&kvasir_kernel::Instance> {
+        match self {
+            Instance::InProcess(_) => None,
+            Instance::Process(instance) => Some(instance),
+        }
+    }
+
+    /// As [`kvasir_kernel::Instance::stopped`].
+    pub fn stopped(&mut self, error: &KernelError) {
+        if let Instance::Process(instance) = self {
+            instance.stopped(error);
         }
     }
 

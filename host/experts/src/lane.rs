@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvasir_kernel::{KernelError, Together};
 use kvasir_model::{ExpertIndex, LayerIndex};
 use kvasir_numerics::{Matrix, RowFormat, Swiglu};
 use kvasir_sandbox::{ExpertShape, KernelLimits, MatrixShape, WeightFormat};
@@ -57,6 +58,15 @@ pub(crate) struct Lane {
 struct Room {
     instance: Instance,
     bytes: u64,
+}
+
+/// Where an expert is in a kernel's process.
+#[derive(Clone, Copy)]
+pub(crate) struct Seat {
+    room: usize,
+    pub expert: u64,
+    /// Most rows that it may be asked for at once.
+    pub at_once: usize,
 }
 
 struct Held {
@@ -117,6 +127,49 @@ impl Lane {
             }
         }
         Ok(())
+    }
+
+    /// Where the experts of `requests` are in a kernel's process, if all of them are there and take rows such as these; they count as
+    /// used then. Nothing where one is not, or would have to be read first.
+    pub fn seats<'r>(
+        &mut self,
+        shared: &Shared,
+        rows: Rows<'_>,
+        requests: impl Iterator<Item = &'r ExpertRows>,
+    ) -> Option<Vec<Seat>> {
+        self.forget_the_lost(shared);
+        let granted = shared.limits.grant(&shared.kernel.request()).rows_per_call.max(1) as usize;
+        let at_once = granted.min(Together::most_rows(rows.row_bytes, rows.hidden));
+        let mut seats = Vec::new();
+        for request in requests {
+            let held = self.experts.get_mut(&(rows.layer.0, request.expert.0))?;
+            if held.row_format != rows.format || held.hidden != rows.hidden || at_once == 0 {
+                return None;
+            }
+            self.clock += 1;
+            held.used = self.clock;
+            seats.push(Seat { room: held.room, expert: held.handle.apart()?, at_once });
+        }
+        Some(seats)
+    }
+
+    /// The instance of a seat, unless it is lost.
+    pub fn instance(&self, seat: Seat) -> Option<&kvasir_kernel::Instance> {
+        self.instances.get(seat.room)?.as_ref()?.instance.apart()
+    }
+
+    /// A request for several experts stopped at this one, or went with its process.
+    pub fn stopped(
+        &mut self,
+        shared: &Shared,
+        seat: Seat,
+        (layer, expert): (LayerIndex, ExpertIndex),
+        error: KernelError,
+    ) -> RunnerError {
+        if let Some(Some(room)) = self.instances.get_mut(seat.room) {
+            room.instance.stopped(&error);
+        }
+        self.failed(shared, layer, expert, error.into())
     }
 
     /// Loads an expert that the caller places; never makes room.

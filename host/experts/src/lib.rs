@@ -11,11 +11,13 @@ mod error;
 mod evaluator;
 mod gpu_lane;
 mod lane;
+mod lane_work;
 mod local;
 pub mod measure;
 mod request;
 mod runner;
 mod shader_proof;
+mod together;
 
 pub use conformance::{ConformanceError, PROOF_TIME, Report, conformance, conformance_within};
 pub use error::RunnerError;

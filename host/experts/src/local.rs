@@ -38,7 +38,7 @@ impl Experts for LocalExperts {
         let sums = self.runner.sum_from(model, call.layer, call.row_format, &call.rows, hidden, &requests)?;
         self.last += 1;
         let call = CallId(self.last);
-        self.answered.push_back(Completed { call, sums });
+        self.answered.push_back(Completed { call, sums, at: Instant::now() });
         Ok(call)
     }
 

@@ -21,8 +21,10 @@ use crate::error::RunnerError;
 use crate::evaluator::{Evaluator, EvaluatorError, Isolation};
 use crate::gpu_lane::GpuLane;
 use crate::lane::{Lane, Rows, Shared};
+use crate::lane_work::LaneWork;
 use crate::request::{ExpertRows, add_weighted};
 use crate::shader_proof::{ShaderReport, prove_shader};
+use crate::together::evaluate_together;
 
 /// Values of single experts that are kept at one time while they are summed (64 MiB of them). A stranger's call of a few megabytes
 /// may ask thousands of experts for thousands of rows each, and its answer is only as many rows as it brought.
@@ -350,9 +352,13 @@ impl ExpertRunner {
         }
         drop(gpu);
         lanes.retain(|lane| !lane.jobs.is_empty());
+        if self.shared.kernel.is_apart() {
+            evaluate_together(self, rows, &mut lanes);
+        }
         // The longest first, so that the short ones fill up what is left at the end.
         lanes.sort_by_key(|lane| Reverse(lane.rows));
-        share(&mut lanes, |work| work.run(self, source, rows));
+        let mut left: Vec<&mut LaneWork<'_>> = lanes.iter_mut().filter(|work| !work.is_done).collect();
+        share(&mut left, |work| work.run(self, source, rows));
         for work in lanes {
             work.outcome?;
         }
@@ -414,7 +420,13 @@ impl ExpertRunner {
         usize::from(expert.0) % self.lanes.len()
     }
 
-    fn lane(&self, expert: ExpertIndex) -> MutexGuard<'_, Lane> {
+    /// What all lanes share.
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// The lane of an expert, for the caller alone. Whoever takes several takes them ascending.
+    pub(crate) fn lane(&self, expert: ExpertIndex) -> MutexGuard<'_, Lane> {
         let lane = &self.lanes[self.lane_number(expert)];
         lane.lock().unwrap_or_else(|panicked| {
             let mut guard = panicked.into_inner();
@@ -429,31 +441,6 @@ fn not_started(error: EvaluatorError) -> RunnerError {
     match error {
         EvaluatorError::Sandbox(error) => RunnerError::Sandbox(error),
         EvaluatorError::Process(error) => RunnerError::Process(error),
-    }
-}
-
-/// What one lane has to do in a call.
-struct LaneWork<'a> {
-    jobs: Vec<(&'a ExpertRows, &'a mut [f32])>,
-    rows: usize,
-    outcome: Result<(), RunnerError>,
-}
-
-impl Default for LaneWork<'_> {
-    fn default() -> Self {
-        LaneWork { jobs: Vec::new(), rows: 0, outcome: Ok(()) }
-    }
-}
-
-impl LaneWork<'_> {
-    fn run(&mut self, runner: &ExpertRunner, source: Option<&dyn ExpertSource>, rows: Rows<'_>) {
-        let Some((first, _)) = self.jobs.first() else { return };
-        // Work inside shared work runs where it stands, so a lane that is held never waits for itself.
-        let mut lane = runner.lane(first.expert);
-        self.outcome = self
-            .jobs
-            .iter_mut()
-            .try_for_each(|(request, out)| lane.evaluate(&runner.shared, source, rows, request, out));
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, FromRawFd};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kvasir_kernel::jobs::jobs_of;
 use kvasir_kernel::ring::{Answer, Lane, MAX_EXPERT_BYTES, MAX_REPORT_BYTES, Request, Ring};
 use kvasir_kernel::start::{FIRST_DESCRIPTOR, SECOND_DESCRIPTOR};
 use kvasir_sandbox::{
@@ -50,14 +51,16 @@ pub fn run() -> ! {
     };
     drop(code);
     let started = Arc::new(Barrier::new(ring.lanes() + 1));
+    let instances = Arc::new(Instances::default());
     for number in 0..ring.lanes() {
         let (ring, kernel, started) = (Arc::clone(&ring), kernel.clone(), Arc::clone(&started));
+        let instances = Arc::clone(&instances);
         let serving = std::thread::Builder::new()
             .name(format!("lane {number}"))
             .stack_size(STACK_BYTES)
             .spawn(move || {
                 started.wait();
-                Serving::new(ring.lane(number), kernel).run()
+                Serving::new(ring.lane(number), kernel, instances).run()
             });
         if let Err(error) = serving {
             setup(format!("no thread for lane {number}: {error}"));
@@ -74,11 +77,15 @@ pub fn run() -> ! {
     }
 }
 
+/// All instances, whatever the lane that made them: a request for several experts may name any. The host asks for nothing of one
+/// in two lanes at a time.
+type Instances = Mutex<HashMap<u64, Arc<Mutex<Held>>>>;
+
 /// One lane.
 struct Serving<'a> {
     lane: Lane<'a>,
     kernel: CompiledKernel,
-    instances: HashMap<u64, Held>,
+    instances: Arc<Instances>,
     /// An expert on its way in pieces.
     chunks: Vec<u8>,
 }
@@ -92,13 +99,23 @@ struct Held {
 enum Failure {
     /// The host does not keep to the protocol.
     Protocol,
-    /// The kernel failed.
-    Kernel { error: SandboxError, fatal: bool },
+    /// The kernel failed; at which of several jobs.
+    Kernel { error: SandboxError, fatal: bool, job: u64 },
+}
+
+impl Failure {
+    /// At this one of several jobs.
+    fn at(self, at: u64) -> Failure {
+        match self {
+            Failure::Protocol => Failure::Protocol,
+            Failure::Kernel { error, fatal, .. } => Failure::Kernel { error, fatal, job: at },
+        }
+    }
 }
 
 impl<'a> Serving<'a> {
-    fn new(lane: Lane<'a>, kernel: CompiledKernel) -> Self {
-        Serving { lane, kernel, instances: HashMap::new(), chunks: Vec::new() }
+    fn new(lane: Lane<'a>, kernel: CompiledKernel, instances: Arc<Instances>) -> Self {
+        Serving { lane, kernel, instances, chunks: Vec::new() }
     }
 
     fn run(&mut self) -> ! {
@@ -109,10 +126,10 @@ impl<'a> Serving<'a> {
                 self.lane.request(number).ok_or(Failure::Protocol).and_then(|request| self.answer(&request));
             let answer = answered.unwrap_or_else(|failure| match failure {
                 Failure::Protocol => Answer::Refused,
-                Failure::Kernel { error, fatal } => {
+                Failure::Kernel { error, fatal, job } => {
                     let report = error.encode(MAX_REPORT_BYTES);
                     self.lane.write(0, &report);
-                    Answer::Failed { fatal, length: report.len() as u64 }
+                    Answer::Failed { fatal, length: report.len() as u64, job }
                 }
             });
             self.lane.reply(answer, number);
@@ -130,9 +147,10 @@ impl<'a> Serving<'a> {
                 // An engine that finds no room for an instance says nothing about the kernel.
                 let made = made.map_err(|error| {
                     let fatal = !matches!(error, SandboxError::Engine { .. });
-                    Failure::Kernel { error, fatal }
+                    Failure::Kernel { error, fatal, job: 0 }
                 })?;
-                self.instances.insert(instance, Held { instance: made, experts: HashMap::new() });
+                let held = Held { instance: made, experts: HashMap::new() };
+                lock(&self.instances).insert(instance, Arc::new(Mutex::new(held)));
             }
             Request::Chunk { length } => {
                 // SAFETY: the request is under way, so the host waits for its answer and writes nothing.
@@ -157,45 +175,82 @@ impl<'a> Serving<'a> {
                 let (gate, rest) = bytes.split_at(lengths[0] as usize);
                 let (up, down) = rest.split_at(lengths[1] as usize);
                 let shape = expert_shape(shape).ok_or(Failure::Protocol)?;
-                let held = self.instances.get_mut(&instance).ok_or(Failure::Protocol)?;
+                let shared = self.held(instance)?;
+                let mut held = lock(&shared);
                 let loaded = held.instance.load(shape, gate, up, down);
-                let handle = self.sorted(instance, loaded)?;
-                let held = self.instances.get_mut(&instance).ok_or(Failure::Protocol)?;
+                let handle = self.sorted(instance, &held, loaded)?;
                 held.experts.insert(expert, handle);
             }
             Request::Forward { instance, expert, count, length } => {
                 // SAFETY: as above.
                 let rows = unsafe { self.lane.data(length) }.ok_or(Failure::Protocol)?;
-                let held = self.instances.get_mut(&instance).ok_or(Failure::Protocol)?;
-                let handle = held.experts.get(&expert).ok_or(Failure::Protocol)?;
-                let values = held.instance.forward(handle, rows, count);
-                let values = self.sorted(instance, values)?;
-                self.lane.write_floats(&values);
+                let values = self.forward(instance, expert, rows, count)?;
+                self.lane.write_floats(0, &values);
                 return Ok(Answer::Values { count: values.len() as u64 });
             }
+            Request::Together { jobs, length } => {
+                // SAFETY: as above; what is written here lies behind these bytes.
+                let data = unsafe { self.lane.data(length) }.ok_or(Failure::Protocol)?;
+                let jobs = jobs_of(data, jobs).ok_or(Failure::Protocol)?;
+                let (mut end, mut count) = (data.len(), 0);
+                for (at, (job, rows)) in (0u32..).zip(jobs) {
+                    let values = self
+                        .forward(job.instance, job.expert, rows, job.count)
+                        .map_err(|failure| failure.at(u64::from(at)))?;
+                    if size_of_val(values.as_slice()) > self.lane.bytes() - end {
+                        return Err(Failure::Protocol);
+                    }
+                    self.lane.write_floats(end, &values);
+                    end += size_of_val(values.as_slice());
+                    count += values.len() as u64;
+                    self.lane.set_progress(at + 1);
+                }
+                return Ok(Answer::Values { count });
+            }
             Request::Unload { instance, expert } => {
-                let held = self.instances.get_mut(&instance).ok_or(Failure::Protocol)?;
+                let shared = self.held(instance)?;
+                let mut held = lock(&shared);
                 let handle = held.experts.remove(&expert).ok_or(Failure::Protocol)?;
                 let unloaded = held.instance.unload(handle);
-                self.sorted(instance, unloaded)?;
+                self.sorted(instance, &held, unloaded)?;
             }
             Request::Drop { instance } => {
-                self.instances.remove(&instance);
+                // Freed when others may look for theirs again.
+                let gone = lock(&self.instances).remove(&instance);
+                drop(gone);
             }
         }
         Ok(Answer::Done)
     }
 
-    /// A failure's weight; an instance that is not used again is freed at once.
-    fn sorted<T>(&mut self, instance: u64, result: Result<T, SandboxError>) -> Result<T, Failure> {
+    fn forward(&self, instance: u64, expert: u64, rows: &[u8], count: u32) -> Result<Vec<f32>, Failure> {
+        let shared = self.held(instance)?;
+        let mut held = lock(&shared);
+        let Held { instance: kernel, experts } = &mut *held;
+        let handle = experts.get(&expert).ok_or(Failure::Protocol)?;
+        let values = kernel.forward(handle, rows, count);
+        self.sorted(instance, &held, values)
+    }
+
+    fn held(&self, instance: u64) -> Result<Arc<Mutex<Held>>, Failure> {
+        lock(&self.instances).get(&instance).cloned().ok_or(Failure::Protocol)
+    }
+
+    /// A failure's weight; an instance that is not used again is freed as soon as whoever holds it lets go.
+    fn sorted<T>(&self, instance: u64, held: &Held, result: Result<T, SandboxError>) -> Result<T, Failure> {
         result.map_err(|error| {
-            let fatal = self.instances.get(&instance).is_some_and(|held| held.instance.is_poisoned());
+            let fatal = held.instance.is_poisoned();
             if fatal {
-                self.instances.remove(&instance);
+                lock(&self.instances).remove(&instance);
             }
-            Failure::Kernel { error, fatal }
+            Failure::Kernel { error, fatal, job: 0 }
         })
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic ends the process.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn expert_shape(numbers: [u32; 9]) -> Option<ExpertShape> {

@@ -697,9 +697,35 @@ fn the_hop() {
         })
         .collect();
     after_a_pause.sort_unstable();
-    for (name, times) in
-        [("hop", pings), ("smallest call", calls), ("hop after a pause of 1 ms", after_a_pause)]
-    {
+    let row = vec![0; (HIDDEN * 4) as usize];
+    let mut eight = |together: bool| {
+        let mut times: Vec<Duration> = (0..500)
+            .map(|_| {
+                let mut out = vec![0.0; 8 * HIDDEN as usize];
+                let outs = out.chunks_mut(HIDDEN as usize);
+                std::thread::sleep(Duration::from_millis(1));
+                let begun = Instant::now();
+                if together {
+                    let mut request = instance.together(row.len(), HIDDEN as usize).unwrap();
+                    (0..8).for_each(|_| assert!(request.add(&instance, expert, &row, &[0])));
+                    request.ask().unwrap().collect(outs).unwrap();
+                } else {
+                    outs.for_each(|out| instance.forward(expert, &row, 1, out).unwrap());
+                }
+                begun.elapsed()
+            })
+            .collect();
+        times.sort_unstable();
+        times
+    };
+    let (apart, together) = (eight(false), eight(true));
+    for (name, times) in [
+        ("hop", pings),
+        ("smallest call", calls),
+        ("hop after a pause of 1 ms", after_a_pause),
+        ("eight small calls after a pause, one by one", apart),
+        ("eight small calls after a pause, in one request", together),
+    ] {
         let at = |part: usize| times[times.len() * part / 100].as_nanos() as f64 / 1000.0;
         println!("{name}: median {:.1} us, 10 % {:.1} us, 90 % {:.1} us", at(50), at(10), at(90));
     }

@@ -138,7 +138,9 @@ impl Instance {
                 let (count, length) = ((rows.len() / row_bytes) as u32, rows.len() as u64);
                 match lane.ask(NAME, &Request::Forward { instance, expert, count, length }, limit)? {
                     // Copied, then checked: the other side may still write.
-                    Answer::Values { count } if count == out.len() as u64 => lane.memory().read_floats(out),
+                    Answer::Values { count } if count == out.len() as u64 => {
+                        lane.memory().read_floats(0, out)
+                    }
                     other => return Err(unexpected(lane, NAME, other)),
                 }
                 if out.iter().any(|value| !value.is_finite()) {
@@ -163,19 +165,46 @@ impl Instance {
         self.poisoned || !self.process.is_alive()
     }
 
+    /// Takes in why a request for several experts stopped at one of this instance's, or went with its process: a failure that is
+    /// the plugin's is counted.
+    pub fn stopped(&mut self, error: &KernelError) {
+        self.note("forward", error);
+    }
+
+    /// Its number in the process.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Where it is.
+    pub(crate) fn process(&self) -> &Arc<Process> {
+        &self.process
+    }
+
+    /// The lane that it is used through.
+    pub(crate) fn lane(&self) -> Result<LaneGuard<'_>, KernelError> {
+        self.process.lane(self.lane)
+    }
+
+    /// A call's own deadline and the grace on top.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// Something in the lane; a failure that is the plugin's is counted.
     fn exchange<T>(
         &mut self,
         request: &'static str,
         run: impl FnOnce(&mut LaneGuard<'_>) -> Result<T, KernelError>,
     ) -> Result<T, KernelError> {
-        let process = Arc::clone(&self.process);
-        let result = process.lane(self.lane).and_then(|mut lane| run(&mut lane));
-        result.inspect_err(|error| {
-            self.poisoned |= matches!(error, KernelError::Failed { fatal: true, .. });
-            tracing::debug!(request, %error, "a kernel's process fails a request");
-            self.kernel.failed(&process, error);
-        })
+        let result = self.lane().and_then(|mut lane| run(&mut lane));
+        result.inspect_err(|error| self.note(request, error))
+    }
+
+    fn note(&mut self, request: &'static str, error: &KernelError) {
+        self.poisoned |= matches!(error, KernelError::Failed { fatal: true, .. });
+        tracing::debug!(request, %error, "a kernel's process fails a request");
+        self.kernel.failed(&self.process, error);
     }
 }
 
@@ -202,9 +231,9 @@ fn done(
 }
 
 /// A failure's account, or an answer that is none.
-fn unexpected(lane: &LaneGuard<'_>, name: &'static str, answer: Answer) -> KernelError {
+pub(crate) fn unexpected(lane: &LaneGuard<'_>, name: &'static str, answer: Answer) -> KernelError {
     match answer {
-        Answer::Failed { fatal, length } if length <= MAX_REPORT_BYTES as u64 => {
+        Answer::Failed { fatal, length, .. } if length <= MAX_REPORT_BYTES as u64 => {
             let mut report = vec![0; length as usize];
             lane.memory().read(&mut report);
             KernelError::Failed { report, fatal }

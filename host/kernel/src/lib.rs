@@ -2,8 +2,8 @@
 //! another to run it, talks to that over shared memory, and ends either at a deadline. It links no WebAssembly engine and parses
 //! no component.
 //!
-//! [`Kernel`] is the handle on a plugin's process, [`Instance`] one instance in it. What both sides see of the shared memory is in
-//! [`ring`]; the walls that the program puts around itself are in its own crate, and [`Walls`] says which of them this system has.
+//! [`Kernel`] is the handle on a plugin's process, [`Instance`] one instance in it, [`Together`] a request for experts of several.
+//! What both sides see of the shared memory is in [`ring`] and [`jobs`]; the walls that the program puts around itself are in its own crate, and [`Walls`] says which of them this system has.
 //! Needs Linux: sealed memory files, futexes and seccomp have no counterpart elsewhere.
 #![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
 
@@ -12,6 +12,7 @@ pub mod compile;
 mod error;
 mod history;
 mod instance;
+pub mod jobs;
 mod kernel;
 mod options;
 mod process;
@@ -20,6 +21,7 @@ pub mod ring;
 pub mod shared_memory;
 pub mod start;
 mod system_limits;
+mod together;
 mod walls;
 
 pub use cache::CompileCache;
@@ -29,4 +31,5 @@ pub use instance::{Instance, InstanceLimits};
 pub use kernel::Kernel;
 pub use options::{CompileLimits, KernelOptions, PROGRAM_VARIABLE};
 pub use program::find_program;
+pub use together::{Asked, Stopped, Together};
 pub use walls::Walls;

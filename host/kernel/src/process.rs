@@ -343,15 +343,40 @@ impl<'a> LaneGuard<'a> {
         request: &Request,
         limit: Duration,
     ) -> Result<Answer, KernelError> {
-        let process = self.process;
-        if let Some(error) = lock(&process.failed).clone() {
+        let begun = self.begin(request)?;
+        self.finish(name, begun, limit, 0)
+    }
+
+    /// Asks, and says when. Nothing else is done with the lane before [`LaneGuard::finish`].
+    pub fn begin(&mut self, request: &Request) -> Result<Instant, KernelError> {
+        if let Some(error) = lock(&self.process.failed).clone() {
             return Err(error);
         }
         let begun = Instant::now();
         *self.asked = self.asked.wrapping_add(1);
         self.lane.ask(request, *self.asked);
-        let goes_on = || !process.watched.has_ended() && begun.elapsed() < limit;
-        let answer = self.lane.answer(*self.asked, goes_on);
+        Ok(begun)
+    }
+
+    /// Waits for the answer to what was asked when it had `begun`; at the deadline the process is killed. Each of `jobs` has
+    /// `limit` for itself: as many times at the most the deadline moves on, when the process says that one is done.
+    pub fn finish(
+        &mut self,
+        name: &'static str,
+        begun: Instant,
+        limit: Duration,
+        jobs: u32,
+    ) -> Result<Answer, KernelError> {
+        let (process, lane) = (self.process, self.lane);
+        let (mut done, mut since) = (0, begun);
+        let goes_on = || {
+            let told = lane.progress().min(jobs);
+            if told > done {
+                (done, since) = (told, Instant::now());
+            }
+            !process.watched.has_ended() && since.elapsed() < limit
+        };
+        let answer = lane.answer(*self.asked, goes_on);
         process.busy.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
         match answer {
             Some(Some(Answer::Refused)) => Err(self.broken(name, "it refuses a request of this program")),

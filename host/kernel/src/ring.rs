@@ -13,7 +13,7 @@ use crate::shared_memory::{SharedMemory, give_back, wait, wake};
 use crate::walls::Walls;
 
 /// The version of this layout, first in the memory.
-pub const LAYOUT: u32 = 0x4b56_0001;
+pub const LAYOUT: u32 = 0x4b56_0002;
 /// Most lanes.
 pub const MAX_LANES: usize = 1024;
 /// Largest data of a lane in bytes.
@@ -44,10 +44,11 @@ const AT_READY: usize = 8;
 const AT_WALLS: usize = 12;
 const AT_LANE_BYTES: usize = 16;
 const AT_DATA_LIMIT: usize = 24;
-// In a lane; each word that is waited for has a cache line of its own.
+// In a lane; each word that is waited for has a cache line of its own. Who answers writes the progress too.
 const AT_ASKED: usize = 0;
 const AT_PROCESS_SLEEPS: usize = 64;
 const AT_ANSWERED: usize = 128;
+const AT_PROGRESS: usize = 132;
 const AT_HOST_SLEEPS: usize = 192;
 const AT_REQUEST: usize = 256;
 const AT_ANSWER: usize = 512;
@@ -105,6 +106,13 @@ pub enum Request {
         /// Bytes of the rows.
         length: u64,
     },
+    /// Rows through several experts, one after the other: a table of jobs and their rows ([`crate::jobs`]).
+    Together {
+        /// How many jobs.
+        jobs: u64,
+        /// Bytes of table and rows.
+        length: u64,
+    },
     /// Frees an expert.
     Unload {
         /// The instance.
@@ -124,7 +132,7 @@ pub enum Request {
 pub enum Answer {
     /// Done.
     Done,
-    /// So many f32, little-endian, at the start of the data.
+    /// So many f32, little-endian, at the start of the data; of several jobs, right behind their rows.
     Values {
         /// How many.
         count: u64,
@@ -135,6 +143,8 @@ pub enum Answer {
         fatal: bool,
         /// Bytes of the account.
         length: u64,
+        /// Which of several jobs: those before it were done, those behind it are not; 0 where there was one.
+        job: u64,
     },
     /// The request breaks the protocol.
     Refused,
@@ -162,6 +172,7 @@ impl Request {
             }
             Request::Unload { instance, expert } => put(&[6, instance, expert]),
             Request::Drop { instance } => put(&[7, instance]),
+            Request::Together { jobs, length } => put(&[8, jobs, length]),
         }
         fields
     }
@@ -193,26 +204,27 @@ impl Request {
             5 => Request::Forward { instance, expert, count: u32::try_from(third).ok()?, length: fourth },
             6 => Request::Unload { instance, expert },
             7 => Request::Drop { instance },
+            8 => Request::Together { jobs: instance, length: expert },
             _ => return None,
         })
     }
 }
 
 impl Answer {
-    fn encode(self) -> [u64; 3] {
+    fn encode(self) -> [u64; 4] {
         match self {
-            Answer::Done => [1, 0, 0],
-            Answer::Values { count } => [2, count, 0],
-            Answer::Failed { fatal, length } => [3, length, u64::from(fatal)],
-            Answer::Refused => [4, 0, 0],
+            Answer::Done => [1, 0, 0, 0],
+            Answer::Values { count } => [2, count, 0, 0],
+            Answer::Failed { fatal, length, job } => [3, length, u64::from(fatal), job],
+            Answer::Refused => [4, 0, 0, 0],
         }
     }
 
-    fn decode([kind, number, flag]: [u64; 3]) -> Option<Answer> {
+    fn decode([kind, number, flag, job]: [u64; 4]) -> Option<Answer> {
         Some(match kind {
             1 => Answer::Done,
             2 => Answer::Values { count: number },
-            3 => Answer::Failed { fatal: flag != 0, length: number },
+            3 => Answer::Failed { fatal: flag != 0, length: number, job },
             4 => Answer::Refused,
             _ => return None,
         })
@@ -331,8 +343,14 @@ impl<'a> Lane<'a> {
         self.word(AT_ANSWERED)
     }
 
+    /// Bytes of its data.
+    pub fn bytes(&self) -> usize {
+        self.ring.lane_bytes
+    }
+
     /// Host: puts a request, whose data is written already, under the next `number`.
     pub fn ask(&self, request: &Request, number: u32) {
+        self.word(AT_PROGRESS).store(0, Ordering::Relaxed);
         for (index, field) in request.encode().into_iter().enumerate() {
             self.ring.memory.number(self.start + AT_REQUEST + 8 * index).store(field, Ordering::Relaxed);
         }
@@ -345,8 +363,18 @@ impl<'a> Lane<'a> {
             let field = |index: usize| {
                 self.ring.memory.number(self.start + AT_ANSWER + 8 * index).load(Ordering::Relaxed)
             };
-            Answer::decode([field(0), field(1), field(2)])
+            Answer::decode([field(0), field(1), field(2), field(3)])
         })
+    }
+
+    /// Host: how many jobs of the request under way the process says to have done.
+    pub fn progress(&self) -> u32 {
+        self.word(AT_PROGRESS).load(Ordering::Relaxed)
+    }
+
+    /// Process: so many jobs of the request under way are done.
+    pub fn set_progress(&self, jobs: u32) {
+        self.word(AT_PROGRESS).store(jobs, Ordering::Relaxed);
     }
 
     /// Process: the request `number`, waited for without end.
@@ -389,18 +417,18 @@ impl<'a> Lane<'a> {
     ///
     /// # Panics
     /// Beyond its end.
-    pub fn write_floats(&self, values: &[f32]) {
-        assert!(size_of_val(values) <= self.ring.lane_bytes);
-        self.ring.memory.write_floats(self.start + PAGE, values);
+    pub fn write_floats(&self, offset: usize, values: &[f32]) {
+        assert!(offset + size_of_val(values) <= self.ring.lane_bytes);
+        self.ring.memory.write_floats(self.start + PAGE + offset, values);
     }
 
     /// Copies floats out of the data.
     ///
     /// # Panics
     /// Beyond its end.
-    pub fn read_floats(&self, out: &mut [f32]) {
-        assert!(size_of_val(out) <= self.ring.lane_bytes);
-        self.ring.memory.read_floats(self.start + PAGE, out);
+    pub fn read_floats(&self, offset: usize, out: &mut [f32]) {
+        assert!(offset + size_of_val(out) <= self.ring.lane_bytes);
+        self.ring.memory.read_floats(self.start + PAGE + offset, out);
     }
 
     /// The data itself; `None` beyond its end.
@@ -487,6 +515,7 @@ mod tests {
             Request::Forward { instance, expert, count: u32::MAX, length: 5 },
             Request::Unload { instance, expert },
             Request::Drop { instance },
+            Request::Together { jobs: 5, length: u64::MAX },
         ]
     }
 
@@ -507,11 +536,12 @@ mod tests {
             Answer::Done,
             Answer::Refused,
             Answer::Values { count: 7 },
-            Answer::Failed { fatal: true, length: u64::MAX },
+            Answer::Failed { fatal: true, length: u64::MAX, job: 0 },
+            Answer::Failed { fatal: false, length: 1, job: 255 },
         ] {
             assert_eq!(Answer::decode(answer.encode()), Some(answer));
         }
-        assert_eq!(Answer::decode([9, 0, 0]), None);
+        assert_eq!(Answer::decode([9, 0, 0, 0]), None);
     }
 
     #[test]
@@ -533,7 +563,8 @@ mod tests {
                     for turn in 1..=200u32 {
                         let request = lane.request(turn);
                         assert_eq!(request, Some(Request::Chunk { length: u64::from(turn) }));
-                        lane.write_floats(&[turn as f32]);
+                        lane.write_floats(4, &[turn as f32]);
+                        lane.set_progress(turn);
                         lane.reply(Answer::Values { count: 1 }, turn);
                         if turn % 50 == 0 {
                             std::thread::sleep(Duration::from_millis(1));
@@ -545,8 +576,9 @@ mod tests {
                     for turn in 1..=200u32 {
                         lane.ask(&Request::Chunk { length: u64::from(turn) }, turn);
                         assert_eq!(lane.answer(turn, || true), Some(Some(Answer::Values { count: 1 })));
+                        assert_eq!(lane.progress(), turn);
                         let mut value = [0.0];
-                        lane.read_floats(&mut value);
+                        lane.read_floats(4, &mut value);
                         assert_eq!(value, [turn as f32]);
                     }
                 });

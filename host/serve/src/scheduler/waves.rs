@@ -187,22 +187,31 @@ impl<E: Experts> Waves<E> {
     fn take_in(&mut self, found: Result<Progress, ExpertsError>, computed: Duration) {
         match found {
             Ok(Progress::Pending) => {}
-            Ok(Progress::Completed(Completed { call, sums })) => self.answer(call, Ok(sums), computed),
-            Ok(Progress::Failed { call, error }) => self.answer(call, Err(error), computed),
+            Ok(Progress::Completed(Completed { call, sums, at })) => {
+                self.answer(call, Ok(sums), at, computed);
+            }
+            Ok(Progress::Failed { call, error }) => self.answer(call, Err(error), Instant::now(), computed),
             Err(error) => self.all_lost(&error),
         }
     }
 
-    fn answer(&mut self, call: CallId, sums: Result<Vec<f32>, ExpertsError>, computed: Duration) {
+    /// `at`: when the answer was there. Nobody may have looked for as long as a layer of another pass takes, which is no wait.
+    fn answer(
+        &mut self,
+        call: CallId,
+        sums: Result<Vec<f32>, ExpertsError>,
+        at: Instant,
+        computed: Duration,
+    ) {
         self.figures.computing += computed;
         let asked = |flight: &Flight| flight.pass.calls().any(|asked| asked == call);
         // A call that was cancelled may have been answered before.
-        let Some(at) = self.flights.iter().position(asked) else { return };
-        let flight = &mut self.flights[at];
+        let Some(flight) = self.flights.iter_mut().find(|flight| asked(flight)) else { return };
         flight.compute += computed;
         if self.backbone.receive(&mut flight.pass, call, sums, &mut self.experts) {
             if let Some(asked) = flight.asked.take() {
-                let wait = asked.elapsed().saturating_sub(computed);
+                let came = at.saturating_duration_since(asked);
+                let wait = asked.elapsed().saturating_sub(computed).min(came);
                 flight.wait += wait;
                 self.figures.waited += wait;
                 self.figures.call_waits.count(wait);
@@ -225,7 +234,8 @@ impl<E: Experts> Waves<E> {
             self.experts.cancel(call);
         }
         for call in calls {
-            self.answer(call, Err(ExpertsError::Backend(why.clone().into())), Duration::ZERO);
+            let error = ExpertsError::Backend(why.clone().into());
+            self.answer(call, Err(error), Instant::now(), Duration::ZERO);
         }
     }
 
