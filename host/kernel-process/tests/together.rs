@@ -172,9 +172,10 @@ fn a_process_that_dies_fails_every_request_under_way_and_is_counted_once() {
 
 #[test]
 fn a_process_that_does_not_answer_several_experts_is_killed() {
-    let grace = Duration::from_millis(200);
+    // Long enough that the instances are made and loaded within it on a busy machine.
+    let (deadline, grace) = (Duration::from_secs(2), Duration::from_secs(1));
     let kernel = kernel("honest", KernelOptions { grace, ..KernelOptions::default() });
-    let all = instances(&kernel, InstanceLimits { deadline: Duration::from_millis(100), ..LIMITS });
+    let all = instances(&kernel, InstanceLimits { deadline, ..LIMITS });
     let process = kernel.process_id().unwrap();
     // SAFETY: a number of a child of this process.
     assert_eq!(unsafe { libc::kill(process as i32, libc::SIGSTOP) }, 0);
@@ -191,12 +192,32 @@ fn a_process_that_does_not_answer_several_experts_is_killed() {
     let rows = rows(1, &[]);
     let one = ask(&[(&all[0], &[0]), (&all[1], &[0])], &rows).unwrap();
     let other = ask(&[(&all[2], &[0])], &rows).unwrap();
-    let error = KernelError::Killed { request: "forward", deadline: Duration::from_millis(300) };
+    let error = KernelError::Killed { request: "forward", deadline: deadline + grace };
     for stopped in [collect(one, &[1, 1]).unwrap_err(), collect(other, &[1]).unwrap_err()] {
         assert_eq!(stopped, Stopped { job: None, error: error.clone() });
     }
     assert!(begun.elapsed() < PATIENCE);
     assert!(kernel.process_id().is_none() && all.iter().all(|(instance, _)| instance.is_poisoned()));
+}
+
+#[test]
+fn a_request_that_nobody_waits_for_ends_the_process_and_is_not_held_against_the_plugin() {
+    let history = Arc::new(MemoryHistory::default());
+    let kernel = kernel("honest", KernelOptions { history: history.clone(), ..KernelOptions::default() });
+    let mut all = instances(&kernel, LIMITS);
+    let rows = rows(1, &[]);
+    drop(ask(&[(&all[0], &[0]), (&all[1], &[0])], &rows).unwrap());
+    assert!(kernel.process_id().is_none() && all.iter().all(|(instance, _)| instance.is_poisoned()));
+    let (instance, expert) = &mut all[0];
+    let error = instance.forward(*expert, &rows, 1, &mut [0.0; HIDDEN]).unwrap_err();
+    assert!(matches!(error, KernelError::Refused { .. }), "{error}");
+    assert_eq!(history.failures(PLUGIN), 0);
+    // The next process answers at once.
+    let mut fresh = kernel.instantiate(0, LIMITS).unwrap();
+    let expert = load(&mut fresh);
+    let fresh = (fresh, expert);
+    let again = ask(&[(&fresh, &[0])], &rows).unwrap();
+    assert_eq!(collect(again, &[1]).unwrap(), [[1.0; HIDDEN]]);
 }
 
 #[test]

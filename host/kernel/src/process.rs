@@ -284,7 +284,7 @@ impl Process {
             let reason = format!("there are {} lanes", self.lanes.len());
             return Err(KernelError::Refused { request: "lane", reason });
         };
-        Ok(LaneGuard { process: self, lane: self.ring.lane(number), asked: lock(asked) })
+        Ok(LaneGuard { process: self, lane: self.ring.lane(number), asked: lock(asked), under_way: false })
     }
 
     fn crashed(&self, request: &'static str) -> KernelError {
@@ -323,6 +323,8 @@ pub(crate) struct LaneGuard<'a> {
     process: &'a Process,
     lane: Lane<'a>,
     asked: MutexGuard<'a, u32>,
+    /// Whether the answer to a request has not come yet.
+    under_way: bool,
 }
 
 impl<'a> LaneGuard<'a> {
@@ -347,7 +349,8 @@ impl<'a> LaneGuard<'a> {
         self.finish(name, begun, limit, 0)
     }
 
-    /// Asks, and says when. Nothing else is done with the lane before [`LaneGuard::finish`].
+    /// Asks, and says when. Nothing else is done with the lane before [`LaneGuard::finish`]; a guard that is dropped before it ends the
+    /// process.
     pub fn begin(&mut self, request: &Request) -> Result<Instant, KernelError> {
         if let Some(error) = lock(&self.process.failed).clone() {
             return Err(error);
@@ -355,6 +358,7 @@ impl<'a> LaneGuard<'a> {
         let begun = Instant::now();
         *self.asked = self.asked.wrapping_add(1);
         self.lane.ask(request, *self.asked);
+        self.under_way = true;
         Ok(begun)
     }
 
@@ -377,6 +381,7 @@ impl<'a> LaneGuard<'a> {
             !process.watched.has_ended() && since.elapsed() < limit
         };
         let answer = lane.answer(*self.asked, goes_on);
+        self.under_way = false;
         process.busy.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
         match answer {
             Some(Some(Answer::Refused)) => Err(self.broken(name, "it refuses a request of this program")),
@@ -390,6 +395,16 @@ impl<'a> LaneGuard<'a> {
     /// Ends the process, which does not keep to the protocol.
     pub fn broken(&self, request: &'static str, reason: &str) -> KernelError {
         self.process.end(KernelError::BrokenProtocol { request, reason: reason.to_owned() })
+    }
+}
+
+impl Drop for LaneGuard<'_> {
+    fn drop(&mut self) {
+        // Whoever had the lane next would write where the process still reads, and could take what it still writes for an answer.
+        if self.under_way {
+            let reason = "nobody waited for the answer to the one before".to_owned();
+            self.process.end(KernelError::Refused { request: "a request", reason });
+        }
     }
 }
 

@@ -30,7 +30,8 @@ pub struct Together<'a> {
     values: usize,
 }
 
-/// A request that is under way. It must be collected: a lane takes nothing else meanwhile.
+/// A request that is under way. It must be collected: a lane takes nothing else meanwhile, and where it is dropped instead, the
+/// process ends.
 #[must_use]
 pub struct Asked<'a> {
     together: Together<'a>,
