@@ -96,7 +96,7 @@ impl Kernel {
         running.process.as_ref().filter(|process| process.is_alive()).map(|process| process.id())
     }
 
-    /// A fresh instance that holds no experts, used through `lane` alone.
+    /// A fresh instance that holds no experts, used through `lane`, or through another one together with instances of that.
     ///
     /// # Errors
     /// A process that fails or may not be started, or a kernel that does not come to be.
@@ -112,10 +112,10 @@ impl Kernel {
     pub fn ping(&self, lane: usize) -> Result<Duration, KernelError> {
         let process = self.inner.process()?;
         let begun = Instant::now();
-        match process.lane(lane)?.ask("a ping", &Request::Ping, self.inner.options.grace) {
-            Ok(Answer::Done) => Ok(begun.elapsed()),
-            Ok(_) => Err(process.lane(lane)?.broken("a ping", "the answer is not the one that is due")),
-            Err(error) => Err(error),
+        let mut lane = process.lane(lane)?;
+        match lane.ask("a ping", &Request::Ping, self.inner.options.grace)? {
+            Answer::Done => Ok(begun.elapsed()),
+            _ => Err(lane.broken("a ping", "the answer is not the one that is due")),
         }
     }
 }
