@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use kvasir_backbone::CallId;
+use kvasir_wire::id::sha256;
 
 use crate::records::Keeping;
 
@@ -60,14 +61,48 @@ pub(crate) struct Sent {
     pub(crate) layer: u16,
     /// 0 = each expert's rows, 1 = summed rows.
     pub(crate) mode: u8,
-    /// The call's payload. The books want its SHA-256, which takes several times as long as this copy: so it is made once the call
-    /// is answered, by whoever takes the answer in, and the thread that asks goes on.
-    pub(crate) payload: Vec<u8>,
+    pub(crate) payload: SentPayload,
     /// Rows of the call.
     pub(crate) rows: u64,
     pub(crate) at: Instant,
     /// Why it is kept; nothing where it is not.
     pub(crate) keep: Option<Keeping>,
+}
+
+/// A call's payload. The books want its SHA-256, which takes several times as long as a copy: so it is made once the call is answered,
+/// by whoever takes the answer in, and the thread that asks goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SentPayload {
+    /// As it went.
+    Whole(Vec<u8>),
+    /// Its SHA-256, and how many bytes it has.
+    Digest([u8; 32], u64),
+}
+
+impl SentPayload {
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        match self {
+            SentPayload::Whole(bytes) => sha256(&[bytes]),
+            SentPayload::Digest(digest, _) => *digest,
+        }
+    }
+
+    /// How many bytes it has.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            SentPayload::Whole(bytes) => bytes.len() as u64,
+            SentPayload::Digest(_, bytes) => *bytes,
+        }
+    }
+}
+
+impl Sent {
+    /// What is kept of it once nobody waits for it. It will not be accepted, so it leaves no record; and a worker may owe any number
+    /// of such answers for as long as its session lasts, so it is small.
+    fn given_up(self) -> Sent {
+        let payload = SentPayload::Digest(self.payload.digest(), self.payload.bytes());
+        Sent { payload, keep: None, ..self }
+    }
 }
 
 /// A call that somebody waits for.
@@ -112,9 +147,7 @@ impl Outstanding {
     pub(crate) fn give_up(&mut self, wire_call: u64, late: bool) -> bool {
         match self.awaited.remove(&wire_call) {
             Some(awaited) => {
-                // It will not be accepted, so it leaves no record.
-                let sent = Sent { keep: None, ..awaited.sent };
-                self.given_up.insert(wire_call, GivenUp { sent, late });
+                self.given_up.insert(wire_call, GivenUp { sent: awaited.sent.given_up(), late });
                 true
             }
             None => false,
@@ -153,7 +186,7 @@ impl Outstanding {
         for (wire_call, awaited) in self.awaited.drain() {
             let Awaited { place, arrive, sent, .. } = awaited;
             let _ = arrive.send(place.arrival(Err(Failure::LinkLost)));
-            self.given_up.insert(wire_call, GivenUp { sent: Sent { keep: None, ..sent }, late: true });
+            self.given_up.insert(wire_call, GivenUp { sent: sent.given_up(), late: true });
         }
     }
 
@@ -173,7 +206,8 @@ mod tests {
     use super::*;
 
     fn awaited(arrive: &mpsc::Sender<Arrival>) -> Awaited {
-        let sent = Sent { layer: 1, mode: 0, payload: vec![7; 10], rows: 1, at: Instant::now(), keep: None };
+        let payload = SentPayload::Whole(vec![7; 10]);
+        let sent = Sent { layer: 1, mode: 0, payload, rows: 1, at: Instant::now(), keep: None };
         let place = Place { call: CallId(9), part: 2, turn: 0 };
         Awaited { place, arrive: arrive.clone(), values: 64, expert_rows: 1, sent }
     }
@@ -197,7 +231,8 @@ mod tests {
         assert!(calls.give_up(3, true));
         assert!(calls.late_since().is_some());
         assert_eq!(calls.expected_values(3), None);
-        assert!(matches!(calls.answered(3), Some(Owed::GivenUp(sent)) if sent.payload == [7; 10]));
+        let due = SentPayload::Digest(sha256(&[&[7; 10]]), 10);
+        assert!(matches!(calls.answered(3), Some(Owed::GivenUp(sent)) if sent.payload == due), "and small");
         assert!(calls.late_since().is_none());
         assert!(calls.answered(4).is_none(), "never sent");
     }

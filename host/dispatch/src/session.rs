@@ -24,7 +24,7 @@ use kvasir_wire::refusal::{Refusal, RefusalCode};
 
 use crate::ejection::{Ejection, Pauses};
 use crate::latency::{Deadlines, Latency, Percentiles};
-use crate::outstanding::{Arrival, Awaited, Outstanding, Place, Sent};
+use crate::outstanding::{Arrival, Awaited, Outstanding, Place, Sent, SentPayload};
 use crate::placement::ExpertAddress;
 use crate::records::Keeping;
 use crate::split::{Answer, Part};
@@ -237,7 +237,7 @@ impl Session {
         let sent = Sent {
             layer: call.layer.0,
             mode: mode as u8,
-            payload: payload.clone(),
+            payload: SentPayload::Whole(payload.clone()),
             rows: part.rows.len() as u64,
             at: Instant::now(),
             keep,

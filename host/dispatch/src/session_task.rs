@@ -7,7 +7,6 @@ use kvasir_link::{LinkError, LinkReceiver};
 use kvasir_wire::assemble::Payload;
 use kvasir_wire::codec::DecodeError;
 use kvasir_wire::frame::{HUB_STREAM, Kind};
-use kvasir_wire::id::sha256;
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::message::{
     CallResult, Cancel, CutRequest, Have, Outcome, Pause, ReceiptMessage, Report, Want, call_of_stream,
@@ -17,7 +16,7 @@ use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::work::WorkItem;
 
 use crate::books::{Books, BooksError};
-use crate::outstanding::{Failure, Owed};
+use crate::outstanding::{Failure, Owed, SentPayload};
 use crate::serve_blobs::BlobServer;
 use crate::session::Session;
 use crate::swarm::Shared;
@@ -250,15 +249,16 @@ impl SessionTask {
             call: number,
             layer: sent.layer,
             mode: sent.mode,
-            payload: sha256(&[&sent.payload]),
+            payload: sent.payload.digest(),
             rows: CallResult::rows_digest(&result.outcome),
         };
-        let up = sent.payload.len() as u64;
+        let up = sent.payload.bytes();
         let keep = sent.keep.filter(|_| accepted);
         let index = self.books.results();
         self.books.record(&item, (up, bytes.len() as u64), sent.rows, accepted, &result.work_root)?;
-        if let (Some(why), Outcome::Rows(rows)) = (keep, &result.outcome)
-            && !self.books.records.keep(index, why, item, sent.payload, rows)
+        if let (Some(why), SentPayload::Whole(payload), Outcome::Rows(rows)) =
+            (keep, sent.payload, &result.outcome)
+            && !self.books.records.keep(index, why, item, payload, rows)
         {
             self.shared.count(|statistics| statistics.records.dropped += 1);
         }
