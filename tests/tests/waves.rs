@@ -184,8 +184,8 @@ fn until(what: &str, done: impl Fn() -> bool) {
 /// Writes what was taken to its end.
 fn finish(scheduler: Scheduler) -> Figures {
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || sender.send(scheduler.finish()));
-    receiver.recv_timeout(HANG).expect("the scheduler ends")
+    std::thread::spawn(move || sender.send(Box::new(scheduler.finish())));
+    *receiver.recv_timeout(HANG).expect("the scheduler ends")
 }
 
 fn start(backbone: &Arc<Backbone>, experts: impl Experts + 'static, options: WaveOptions) -> Scheduler {

@@ -12,7 +12,6 @@ use std::{
 use kvasir_gateway::hub::{HubOptions, SessionClosed};
 use kvasir_link::{Backoff, Connected, LinkError, LinkOptions, LinkReceiver, connect_worker};
 use kvasir_wire::{
-    frame::Kind,
     handshake::{Features, Purpose},
     key::SecretKey,
     money::MeteredBytes,

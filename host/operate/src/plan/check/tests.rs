@@ -119,12 +119,13 @@ fn cells_of_another_model_or_another_file_of_it_are_told_and_left_out() {
 
 #[test]
 fn what_cannot_have_been_measured_is_refused_by_cell() {
-    let refused = |change: fn(&mut Value)| {
+    type Change = fn(&mut Value);
+    let refused = |change: Change| {
         let mut wrong = cell(1, 13.0, 1, 50.0);
         change(&mut wrong);
         format!("{:#}", table(vec![cell(1, 13.0, 1, 50.0), wrong]).unwrap_err())
     };
-    let cases: [(fn(&mut Value), &str); 8] = [
+    let cases: [(Change, &str); 8] = [
         (|cell| cell["link_round_trip_ms"] = json!(-1.0), "link_round_trip_ms is -1"),
         (|cell| cell["tokens_per_second"] = json!(0.0), "more than 0"),
         (|cell| cell["local_tokens_per_second"] = json!(-1.0), "more than 0"),
