@@ -296,7 +296,9 @@ impl Session {
             let mut state = self.state();
             state.assigned.extend(experts.iter().map(|assigned| (assigned.name.layer, assigned.name.expert)));
         }
-        for experts in experts.chunks(kvasir_wire::limits::MAX_EXPERTS_PER_MESSAGE) {
+        // A message's experts ascend. Copies stand behind the worker's own, so that those are sent first: they begin a message.
+        let ascending = experts.chunk_by(|one, next| one.name < next.name);
+        for experts in ascending.flat_map(|run| run.chunks(kvasir_wire::limits::MAX_EXPERTS_PER_MESSAGE)) {
             let assign = Assign { experts: experts.to_vec() };
             if let Err(error) = self.link.try_send(Kind::Assign, PAIR_STREAM, assign.encode()) {
                 tracing::warn!(session = %self.id.short(), %error, "the assignment was not taken by the link");
