@@ -313,6 +313,17 @@ fn atlas_writes_the_same_in_company() {
 }
 
 #[test]
+fn who_leaves_last_is_not_counted_as_running_for_ever() {
+    let backbone = tiny();
+    let scheduler = start(&backbone, Elsewhere::new(backbone.model(), 1), WaveOptions::new(PLENTY));
+    // It reads no more once its text is back in line, with nobody else there.
+    let (_, reader) = recorder(Some(2));
+    scheduler.submit(request(vec![TokenId(1)], 9, SamplerOptions::default()), reader).unwrap();
+    until("who reads no more", || scheduler.figures().cancelled == 1);
+    assert_eq!(scheduler.figures().running, 0);
+}
+
+#[test]
 fn several_calls_are_in_flight_at_once() {
     let backbone = tiny();
     let experts = Elsewhere::new(backbone.model(), 3);

@@ -259,9 +259,10 @@ impl Shared {
         goes_on
     }
 
-    /// Waits until a text comes or there is an end.
-    fn idle(&self) {
-        let intake = self.intake();
+    /// Tells how things stand now that the last text is gone, and waits until one comes or there is an end.
+    fn idle(&self, figures: Figures) {
+        let mut intake = self.intake();
+        intake.figures = figures;
         let nothing = |intake: &mut Intake| intake.waiting.is_empty() && intake.state == State::Open;
         drop(self.changed.wait_while(intake, nothing).unwrap_or_else(PoisonError::into_inner));
     }
@@ -310,7 +311,7 @@ fn run<E: Experts>(shared: &Shared, mut waves: Waves<E>) {
     let mut pace = Pace::new();
     while shared.exchange(&mut waves, &mut pace) {
         if waves.turn(Instant::now() + WAIT) == Turn::Idle {
-            shared.idle();
+            shared.idle(waves.figures());
         }
     }
 }
