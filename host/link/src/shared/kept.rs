@@ -2,8 +2,8 @@
 //! more than its memory is for.
 //!
 //! Nothing makes the other side of a link acknowledge. So where the sum is reached, a link that keeps one message more gives its own
-//! oldest up, and with them what a cut at that moment would have to go on with. A little it keeps in any case: what others leave
-//! unacknowledged is not to cost a link that is in order its resumption.
+//! oldest up, and with them what a cut at that moment would have to go on with. A little it keeps in any case: then a link that has
+//! no more than that under way can resume, however much others leave unacknowledged.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
