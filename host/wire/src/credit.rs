@@ -54,8 +54,9 @@ impl ReceiveCredit {
             Lane::Bulk => {
                 self.window.taken(cost, now);
                 let window = self.window.bytes();
-                // What is due and not granted is missing on the way, so a small window is granted chunk by chunk.
-                self.bulk.taken(cost, window, (window / 8).min(MAX_BULK_DUE_BYTES))
+                // What is due and not granted is missing on the way, and what is granted in lumps comes in lumps, which are queue.
+                let least = (window / 8).min(MAX_BULK_DUE_BYTES).min(self.window.brought_in(GRANT_TIME));
+                self.bulk.taken(cost, window, least)
             }
         }
     }
@@ -68,6 +69,8 @@ impl ReceiveCredit {
 
 /// Bulk bytes that are granted at once when so many are due, however large the window: at 1 Gbit/s 2,000 grants a second.
 const MAX_BULK_DUE_BYTES: u64 = 64 * 1024;
+/// What the path brings in this time is granted at the latest.
+const GRANT_TIME: Duration = Duration::from_micros(2_500);
 
 #[derive(Debug)]
 struct Account {

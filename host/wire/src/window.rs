@@ -124,6 +124,18 @@ impl BulkWindow {
         true
     }
 
+    /// Bytes that the fastest round so far brought in a time; no bound before there was one.
+    pub fn brought_in(&self, time: Duration) -> u64 {
+        if self.fastest == 0 { u64::MAX } else { over(self.fastest, time) }
+    }
+
+    /// Bytes of another lane came the same way: the path brought them too.
+    pub fn passed(&mut self, cost: u64) {
+        if let Some(round) = &mut self.round {
+            round.bytes += cost;
+        }
+    }
+
     /// The application took bulk that cost this many bytes of credit.
     pub fn taken(&mut self, cost: u64, now: Duration) {
         self.forget_old_samples(now);

@@ -27,6 +27,11 @@ struct Link {
     rate: u64,
     one_way: u64,
     now: u64,
+    /// Up to so much later is whatever goes back: the scheduling of processes.
+    jitter: u64,
+    random: u64,
+    /// What goes back keeps its order.
+    last_back: u64,
     /// When the bottleneck has sent all that stands before it.
     line_free: u64,
     sender_credit: u64,
@@ -45,6 +50,9 @@ impl Link {
             rate: megabits * 125_000,
             one_way: round_trip_ms * 500,
             now: 0,
+            jitter: 0,
+            random: 88_172_645_463_325_252,
+            last_back: 0,
             line_free: 0,
             sender_credit: BULK_WINDOW_BYTES,
             credit: ReceiveCredit::default(),
@@ -75,11 +83,22 @@ impl Link {
         }
     }
 
+    /// When something that goes back now arrives.
+    fn goes_back(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let arrives = self.now + self.one_way + self.random % (self.jitter + 1);
+        self.last_back = self.last_back.max(arrives);
+        self.last_back
+    }
+
     fn ping(&mut self) {
         let number = self.next_ping;
         self.next_ping += 1;
         self.credit.bulk_window().pinged(number, Duration::from_micros(self.now));
-        self.at(self.now + self.one_way, Event::PingAtSender(number));
+        let arrives = self.goes_back();
+        self.at(arrives, Event::PingAtSender(number));
     }
 
     fn run(&mut self, until: u64) {
@@ -97,7 +116,8 @@ impl Link {
                         self.ping();
                     }
                     if let Some(grant) = self.credit.consumed(Lane::Bulk, COST, now) {
-                        self.at(time + self.one_way, Event::GrantAtSender(grant.into()));
+                        let arrives = self.goes_back();
+                        self.at(arrives, Event::GrantAtSender(grant.into()));
                     }
                 }
                 Event::GrantAtSender(bytes) => {
@@ -201,6 +221,17 @@ proptest! {
             prop_assert!((MIN_BULK_WINDOW_BYTES..=MAX_BULK_WINDOW_BYTES).contains(&window));
         }
     }
+}
+
+/// Chunks that are granted two at a time come two at a time, and of those one is always queue for a ping.
+#[test]
+fn a_slow_and_long_path_is_filled_though_a_chunk_alone_is_more_queue_than_is_liked() {
+    let mut link = Link::new(20, 100);
+    link.jitter = 1000;
+    link.run(15_000_000);
+    let (share, queue) = link.measure(20);
+    assert!(share > 0.9, "{share} of the path");
+    assert!(queue < 3 * QUEUE_LIMIT, "{queue:?} of queue");
 }
 
 #[test]
