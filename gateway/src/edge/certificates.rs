@@ -152,6 +152,10 @@ impl Certificates {
     }
 }
 
+/// Plaintext in one TLS record. Who reads has nothing of a record before it has all of it, and the splice seals whatever it has
+/// together: a ping's answer or the end of a call before a chunk of bulk would wait for 16 KiB of that, 6.6 ms at 20 Mbit/s.
+const RECORD_BYTES: usize = 4096;
+
 /// The TLS configuration of the edge: TLS 1.3 only, stateless session tickets so that a herd of reconnects is cheap, no early
 /// data (it can be replayed). Of `protocols` (ALPN) the first that a client offers is agreed on.
 pub(super) fn server_config(
@@ -167,6 +171,7 @@ pub(super) fn server_config(
     config.ticketer = rustls::crypto::ring::Ticketer::new()?;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.max_early_data_size = 0;
+    config.max_fragment_size = Some(RECORD_BYTES);
     Ok(Arc::new(config))
 }
 

@@ -343,6 +343,9 @@ impl Shared {
         if measured_here && self.credit().bulk_window().ping_due(now) {
             self.measure();
         }
+        if lane == Lane::Dispatch && !self.is_bulk_apart.load(Ordering::Relaxed) {
+            self.credit().bulk_window().passed(payload.cost);
+        }
         let grant = self.credit().consumed(lane, payload.cost, now);
         if let Some(bytes) = grant {
             // Fails only on a link that is closing, which needs no credit.
