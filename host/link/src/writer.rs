@@ -1,7 +1,9 @@
 //! The writer task of a connection: the highest lane with credit at every write, a flush when nothing is left, a deadline
 //! on all of it.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use futures_util::stream::SplitSink;
 use futures_util::{Sink as _, SinkExt as _};
@@ -70,7 +72,7 @@ where
     let mut unflushed = false;
     loop {
         // First wait for the socket, then choose: whatever became urgent meanwhile goes first.
-        let ready = std::future::poll_fn(|cx| std::pin::Pin::new(&mut *sink).poll_ready(cx));
+        let ready = std::future::poll_fn(|cx| Pin::new(&mut *sink).poll_ready(cx));
         timeout(options.write_stall, ready).await.map_err(stalled)??;
         let (next, work) = match route {
             Route::First(connection) => (shared.next(connection, options.close_drain), &shared.work),
@@ -78,12 +80,18 @@ where
         };
         match next {
             Next::Message(bytes) => {
-                std::pin::Pin::new(&mut *sink).start_send(Message::Binary(bytes))?;
+                Pin::new(&mut *sink).start_send(Message::Binary(bytes))?;
                 unflushed = true;
                 shared.room.notify_waiters();
             }
             Next::Idle { .. } if unflushed => {
-                timeout(options.write_stall, sink.flush()).await.map_err(stalled)??;
+                // Who flushes is remembered, and woken by whatever comes on the connection next: this task for nothing, and for it
+                // another thread of the runtime, since two tasks could run then. Nearly always there is nothing to be woken for.
+                let flushed = Pin::new(&mut *sink).poll_flush(&mut Context::from_waker(Waker::noop()));
+                match flushed {
+                    Poll::Ready(flushed) => flushed?,
+                    Poll::Pending => timeout(options.write_stall, sink.flush()).await.map_err(stalled)??,
+                }
                 unflushed = false;
             }
             Next::Idle { closing_since: None } => work.notified().await,
