@@ -254,7 +254,7 @@ impl Session {
             state.numbers.calls += 1;
             state.numbers.bytes_up += up;
         }
-        if let Err(error) = self.link.try_send(Kind::Call, stream, payload) {
+        if let Err(error) = self.link.send_at_once(Kind::Call, stream, payload) {
             tracing::debug!(session = %self.id.short(), %error, "a call was not taken by the link");
             let mut state = self.state();
             state.calls.answered(number);
