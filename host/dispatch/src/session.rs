@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -288,6 +289,11 @@ impl Session {
     /// How long a call of so many expert-rows may take.
     pub(crate) fn allowance(&self, expert_rows: usize, bounds: Deadlines) -> Duration {
         self.state().latency.allowance(expert_rows, bounds)
+    }
+
+    /// When a call of so many expert-rows is likely to be answered, from its start.
+    pub(crate) fn likely(&self, expert_rows: usize) -> Option<Range<Duration>> {
+        self.state().latency.likely(expert_rows)
     }
 
     /// Asks the worker to hold experts.
