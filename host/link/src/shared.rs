@@ -25,7 +25,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::desk::WriteHere;
 use crate::error::LinkError;
-use crate::relay::{Relay, RelayQueue};
+use crate::relay::RelayQueue;
 
 use bulk::{BulkPath, Dialled};
 pub(crate) use bulk::{BulkSource, Expected};
@@ -244,27 +244,6 @@ impl Shared {
             room.await;
         }
         self.work.notify_one();
-        Ok(())
-    }
-
-    /// Queues a message to pass on, waiting while the queue is full.
-    pub(crate) async fn relay(&self, relay: Relay) -> Result<(), LinkError> {
-        loop {
-            let room = self.room.notified();
-            tokio::pin!(room);
-            room.as_mut().enable();
-            {
-                let mut outbox = self.outbox();
-                self.check_open(&outbox)?;
-                if outbox.has_room(&relay) {
-                    outbox.pass_on(relay);
-                    break;
-                }
-            }
-            room.await;
-        }
-        self.work.notify_one();
-        self.bulk_work.notify_one();
         Ok(())
     }
 

@@ -1,10 +1,13 @@
 //! Payloads that whoever sends them writes, seen from the other side of the socket.
 
 use futures_util::FutureExt as _;
-use kvasir_link::{LinkOptions, LinkSender};
-use kvasir_wire::frame::{Kind, Lane, PAIR_STREAM};
+use kvasir_link::{HubReceiver, Incoming, LinkOptions, LinkSender, Relay};
+use kvasir_wire::frame::{Kind, Lane, PAIR_STREAM, frames};
+use kvasir_wire::handshake::{Features, Purpose};
 
 use crate::flow::{Bare, backbone};
+use crate::parties::*;
+use crate::raw_holder::RawHolder;
 
 /// Lets the tasks of the link come to rest.
 async fn settle() {
@@ -94,4 +97,33 @@ async fn what_meets_a_connection_that_is_gone_ends_the_link_as_before() {
     let _ = link.sender.send_at_once(Kind::Call, 2, vec![0; 1000]);
     link.receiver.recv().await.unwrap_err();
     assert!(link.sender.send_at_once(Kind::Call, 4, vec![0; 1000]).is_err());
+}
+
+/// What the hub is to pass on next.
+async fn to_pass_on(from: &mut HubReceiver) -> Relay {
+    match from.next().await.unwrap() {
+        Incoming::Relay(relay) => relay,
+        Incoming::Own(payload) => panic!("not for the other end: {payload:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_the_hub_passes_on_is_written_by_the_task_that_read_it_and_bulk_is_not() {
+    let (mut worker, link, _welcome) = RawHolder::admitted(Features::NONE, &key(2)).await;
+    let options = LinkOptions::default();
+    let (backbone, mut hub) = admitted(Purpose::Session(SESSION), &key(3), &options).await;
+    settle().await;
+    backbone.sender.send(Kind::Call, 2, vec![7; 1000]).await.unwrap();
+    let relay = to_pass_on(&mut hub.receiver).await;
+    link.sender.relay(relay).await.unwrap();
+    // There was room, so nothing was waited for and no task has run.
+    let message = worker.message().now_or_never().unwrap();
+    assert_eq!(frames(&message).unwrap().next().unwrap().unwrap().header.kind, Kind::Call);
+
+    backbone.sender.send_chunk(3, vec![7; 1000], true).await.unwrap();
+    let relay = to_pass_on(&mut hub.receiver).await;
+    link.sender.relay(relay).await.unwrap();
+    assert!(worker.message().now_or_never().is_none());
+    let message = worker.message().await;
+    assert_eq!(frames(&message).unwrap().next().unwrap().unwrap().header.kind, Kind::Chunk);
 }
