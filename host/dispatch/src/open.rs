@@ -73,6 +73,8 @@ pub(crate) struct Asked {
     /// Which question of the part it was, counted from 0.
     pub(crate) turn: usize,
     pub(crate) deadline: Instant,
+    /// When its answer is likely to come, where that is known.
+    pub(crate) likely: Option<Range<Instant>>,
     /// The deadline has passed.
     pub(crate) missed: bool,
 }
