@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{hint, io};
 
+use crate::aside::wait_aside;
 use crate::shared_memory::{SharedMemory, give_back, wait, wake};
 use crate::walls::Walls;
 
@@ -468,14 +469,30 @@ fn await_number(
     mut goes_on: impl FnMut() -> bool,
 ) -> bool {
     let begun = Instant::now();
-    while begun.elapsed() < SPIN {
+    loop {
         for _ in 0..64 {
             if word.load(Ordering::Acquire) == number {
                 return true;
             }
             hint::spin_loop();
         }
+        if begun.elapsed() >= SPIN {
+            break;
+        }
     }
+    let mut came = false;
+    wait_aside(&mut || came = sleep_until(word, number, sleeps, nap, &mut goes_on));
+    came
+}
+
+/// The part of [`await_number`] that sleeps.
+fn sleep_until(
+    word: &AtomicU32,
+    number: u32,
+    sleeps: &AtomicU32,
+    nap: Duration,
+    goes_on: &mut impl FnMut() -> bool,
+) -> bool {
     loop {
         sleeps.store(1, Ordering::SeqCst);
         let found = word.load(Ordering::SeqCst);
@@ -497,6 +514,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+    use crate::aside::waiting_aside;
     use crate::shared_memory::memory_file;
 
     fn requests() -> Vec<Request> {
@@ -585,6 +603,26 @@ mod tests {
             }
         });
         assert_eq!(host.lane(0).answer(201, || false), None, "nobody answers what was not asked");
+    }
+
+    #[test]
+    fn a_wait_is_handed_aside_where_it_sleeps_and_only_there() {
+        static WAITS: AtomicU32 = AtomicU32::new(0);
+        fn aside(wait: &mut dyn FnMut()) {
+            WAITS.fetch_add(1, Ordering::Relaxed);
+            wait();
+        }
+        let length = Ring::length(1, MIN_LANE_BYTES);
+        let file = memory_file(length).unwrap();
+        let ring = Ring::create(file.as_fd(), 1, MIN_LANE_BYTES, 0).unwrap();
+        let lane = ring.lane(0);
+        assert_eq!(waiting_aside(aside, || lane.answer(1, || false)), None);
+        assert_eq!(WAITS.load(Ordering::Relaxed), 1);
+        lane.reply(Answer::Done, 1);
+        assert_eq!(waiting_aside(aside, || lane.answer(1, || true)), Some(Some(Answer::Done)));
+        assert_eq!(WAITS.load(Ordering::Relaxed), 1, "it was there");
+        assert_eq!(lane.answer(2, || false), None);
+        assert_eq!(WAITS.load(Ordering::Relaxed), 1, "no longer");
     }
 
     #[test]
