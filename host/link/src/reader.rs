@@ -46,6 +46,11 @@ impl LinkReceiver {
         self.shared.consumed(&payload);
         Ok(payload)
     }
+
+    /// Whether a further payload is here already.
+    pub fn has_more(&self) -> bool {
+        !self.first.is_empty() || !self.queue.is_empty()
+    }
 }
 
 impl Drop for LinkReceiver {
