@@ -33,9 +33,9 @@ use crate::store::Store;
 const MAX_WAITING_CALLS: usize = 512;
 /// Bytes of calls that may wait for the workbench.
 const MAX_WAITING_BYTES: usize = 4 * MAX_PAYLOAD_BYTES;
-/// Bytes of a call that may be computed on a thread of the network: some rows of one text. A larger one computes for so long that a
-/// wake-up is nothing beside it.
-const MAX_LITTLE_BYTES: usize = 4 * 1024;
+/// Bytes of a call that may be computed on a thread of the network: some rows of a small model. What more of them ask for, or one row of
+/// a large model, computes for so long that a wake-up is nothing beside it.
+const MAX_LITTLE_BYTES: usize = 2 * 1024;
 /// Result bytes that may wait for the link before the workbench pauses.
 const MAX_UNSENT_BYTES: usize = MAX_PAYLOAD_BYTES;
 /// How long it pauses before it looks again.
