@@ -14,6 +14,7 @@ mod books;
 mod check;
 mod control;
 mod ejection;
+mod evidence;
 mod latency;
 mod open;
 mod options;
@@ -33,6 +34,7 @@ mod trial;
 
 pub use check::{Verify, VerifyTextError};
 pub use ejection::Pauses;
+pub use evidence::{Evidence, EvidenceSink};
 pub use latency::{Deadlines, Percentiles};
 pub use options::{DEFAULT_RESULT_BYTES, GrantTerms, KeepOptions, SwarmError, SwarmOptions};
 pub use placement::{ExpertAddress, Placement, deal, with_copies};

@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use crate::check::Verify;
 use crate::ejection::Pauses;
+use crate::evidence::EvidenceSink;
 use crate::latency::Deadlines;
 use crate::placement::{ExpertAddress, Placement};
 
@@ -68,17 +69,19 @@ pub struct SwarmOptions {
     pub connect_timeout: Duration,
     /// How long the orderly end of all sessions may take.
     pub finish_timeout: Duration,
-    /// Which calls are written down for replay, and where.
+    /// Which calls are written down for replay, and where; and where evidence against workers goes.
     pub keep: KeepOptions,
 }
 
 /// Folders for records of calls (`kvasir_wire::probe`), one file a receipt; none is written where none is named.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct KeepOptions {
     /// For probes alone, which anybody may read.
     pub probes: Option<PathBuf>,
     /// For every accepted call, probes included. They are derived from prompts: only the files' owner may read them.
     pub rows: Option<PathBuf>,
+    /// For calls that a worker answered wrong, each under a receipt that it signed. They are derived from prompts too.
+    pub evidence: Option<EvidenceSink>,
 }
 
 impl SwarmOptions {

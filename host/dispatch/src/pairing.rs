@@ -86,7 +86,7 @@ async fn pair(
         shared: Arc::clone(shared),
         session,
         receiver: link.receiver,
-        books: Books::new(terms, keys),
+        books: Books::new(terms, keys, Arc::clone(&shared.wrong)),
         key: key.clone(),
         blobs,
         pending_cut: None,

@@ -12,6 +12,7 @@ use tokio::runtime::Runtime;
 
 use crate::check::Known;
 use crate::control;
+use crate::evidence::WrongCalls;
 use crate::latency::{Deadlines, Percentiles};
 use crate::options::{SwarmError, SwarmOptions};
 use crate::placement::{ExpertAddress, deal, with_copies};
@@ -53,6 +54,8 @@ pub(crate) struct Shared {
     changed: Condvar,
     statistics: Mutex<Statistics>,
     pub(crate) known: Mutex<Known>,
+    /// Calls that were found wrong, for the sessions' books.
+    pub(crate) wrong: Arc<WrongCalls>,
 }
 
 #[derive(Default)]
@@ -249,6 +252,7 @@ impl Shared {
             changed: Condvar::new(),
             statistics: Mutex::default(),
             known: Mutex::default(),
+            wrong: Arc::default(),
             model,
             options,
         })
@@ -384,6 +388,7 @@ impl Shared {
 
     /// A session is over; its slot is free, or the next one's.
     pub(crate) fn session_ended(&self, session: &Session) {
+        self.wrong.forget(session.id);
         let mut table = self.table();
         let why = session.state().ended.clone();
         let is_it =
