@@ -24,6 +24,10 @@ use crate::placement::{ExpertAddress, Placement};
 /// far above a decoded token's rows, which always go in one.
 pub const DEFAULT_RESULT_BYTES: usize = 4 << 20;
 
+/// Default of [`SwarmOptions::heirs_after`]: the hub has given the worker's link up by then, and a machine that was started again is
+/// back mostly.
+pub const DEFAULT_HEIRS_AFTER: Duration = Duration::from_secs(30);
+
 /// How a backbone takes part in a swarm.
 #[derive(Debug, Clone)]
 pub struct SwarmOptions {
@@ -59,6 +63,8 @@ pub struct SwarmOptions {
     pub copies: usize,
     /// Those that `copies` is meant for, such as the ones that rows go to most often; `None`: all.
     pub copied: Option<BTreeSet<ExpertAddress>>,
+    /// How long a place may be empty before those who stay take its experts over.
+    pub heirs_after: Duration,
     /// Which answers are computed again here before they are used. Only right where this machine computes exactly.
     pub verify: Verify,
     /// Most bytes of result that one message asks for; larger calls are cut into several, which overlap on the way.
@@ -102,6 +108,7 @@ impl SwarmOptions {
             pauses: Pauses::default(),
             copies: 0,
             copied: None,
+            heirs_after: DEFAULT_HEIRS_AFTER,
             verify: Verify::default(),
             result_bytes: DEFAULT_RESULT_BYTES,
             grant: GrantTerms::default(),

@@ -13,6 +13,7 @@ use tokio::runtime::Runtime;
 use crate::check::Known;
 use crate::control;
 use crate::evidence::WrongCalls;
+use crate::heirs;
 use crate::latency::{Deadlines, Percentiles};
 use crate::options::{SwarmError, SwarmOptions};
 use crate::placement::{ExpertAddress, deal, with_copies};
@@ -47,7 +48,8 @@ pub(crate) struct Shared {
     /// GGUF numbers of the tensor formats that the experts given away hold.
     pub(crate) formats: Vec<u32>,
     remote: Vec<bool>,
-    /// The slots that hold each expert, the one that it was dealt to first.
+    /// For each expert all slots, in the order in which they are asked if they hold it: the one that it was dealt to, those with its
+    /// copies, and whoever may have taken it over.
     owners: HashMap<ExpertAddress, Vec<usize>>,
     shares: Vec<Vec<ExpertAddress>>,
     table: Mutex<Table>,
@@ -61,6 +63,8 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Table {
     slots: Vec<Slot>,
+    /// The memory that each session's worker has for experts, until the session ends.
+    offered: HashMap<[u8; 32], u64>,
     /// Every session that ever was, in the order they joined.
     sessions: Vec<Arc<Session>>,
     /// No new sessions.
@@ -80,6 +84,8 @@ struct Slot {
     next: Option<Seat>,
     /// Who sat here last: it holds these experts still, if it is there still.
     last: Option<PublicKey>,
+    /// Since when nobody sits here any more.
+    empty_since: Option<Instant>,
 }
 
 /// A slot's holder: a pairing under way, or a session.
@@ -104,6 +110,7 @@ impl Swarm {
             .map_err(|error| SwarmError::System { what: "threads", reason: error.to_string() })?;
         let link = runtime.block_on(control::connect(&shared))?;
         runtime.spawn(control::run(Arc::clone(&shared), link));
+        runtime.spawn(heirs::run(Arc::clone(&shared), shared.options.heirs_after));
         Ok(Self { shared, runtime: Some(runtime) })
     }
 
@@ -224,15 +231,13 @@ impl Shared {
         let copies = options.copies.min(slots.saturating_sub(1));
         let is_copied =
             |address: ExpertAddress| options.copied.as_ref().is_none_or(|copied| copied.contains(&address));
-        let owners_of = |slot: usize, address: ExpertAddress| {
-            let copies = if is_copied(address) { copies } else { 0 };
-            (0..=copies).map(|next| (slot + next) % slots).collect::<Vec<_>>()
-        };
+        // Copies lie in the next slots.
+        let owners_of = |slot: usize| (0..slots).map(|next| (slot + next) % slots).collect::<Vec<_>>();
         let owners = shares
             .iter()
             .enumerate()
             .flat_map(|(slot, share)| share.iter().map(move |&address| (slot, address)))
-            .map(|(slot, address)| (address, owners_of(slot, address)))
+            .map(|(slot, address)| (address, owners_of(slot)))
             .collect();
         let shares = with_copies(&shares, copies, is_copied);
         // Once, and before anything waits for it: it reads every weight of the model.
@@ -267,21 +272,72 @@ impl Shared {
         self.remote.get(usize::from(layer)).copied().unwrap_or(false)
     }
 
-    /// The slots that hold an expert, the one that it was dealt to first.
+    /// The slots that may hold an expert, the one that it was dealt to first.
     pub(crate) fn slots_of(&self, layer: u16, expert: u16) -> &[usize] {
         self.owners.get(&(layer, expert)).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Who may be asked now for a part of a call: who holds all of its experts, the slot that it was planned for first.
-    pub(crate) fn holders(&self, layer: u16, part: &Part) -> Vec<Arc<Session>> {
+    pub(crate) fn holders(&self, layer: u16, part: &Part) -> impl Iterator<Item = Arc<Session>> {
         let first = part.requests.first();
         let slots = first.map(|request| self.slots_of(layer, request.expert.0)).unwrap_or_default();
-        let others = slots.iter().copied().filter(|slot| *slot != part.slot);
+        let others = slots.iter().copied().filter(move |slot| *slot != part.slot);
         let slots = std::iter::once(part.slot).chain(others);
         slots
-            .filter_map(|slot| self.usable_session(slot))
-            .filter(|session| session.holds_all(layer, part))
-            .collect()
+            .filter_map(move |slot| self.usable_session(slot))
+            .filter(move |session| session.holds_all(layer, part))
+    }
+
+    /// All experts that are given away.
+    pub(crate) fn given_away(&self) -> Vec<ExpertAddress> {
+        self.owners.keys().copied().collect()
+    }
+
+    /// The experts of places that have been empty for as long as `after`, ascending, without those that somebody else was asked to
+    /// hold and did not refuse; and who is here, with the bytes that it has room for.
+    pub(crate) fn estates(
+        &self,
+        now: Instant,
+        after: Duration,
+    ) -> (Vec<ExpertAddress>, Vec<(Arc<Session>, u64)>) {
+        let table = self.table();
+        let is_empty = |slot: &Slot| {
+            let since = slot.empty_since.filter(|_| slot.seat.is_none());
+            since.is_some_and(|since| now.saturating_duration_since(since) >= after)
+        };
+        let left = table.slots.iter().zip(&self.shares).filter(|(slot, _)| is_empty(slot));
+        let mut left: BTreeSet<ExpertAddress> = left.flat_map(|(_, share)| share.iter().copied()).collect();
+        if left.is_empty() {
+            return (Vec::new(), Vec::new());
+        }
+        let seats = table.slots.iter().filter_map(|slot| slot.seat.as_ref());
+        let here: Vec<(Arc<Session>, u64)> = seats
+            .filter_map(|seat| match seat {
+                Seat::Taken(session) => {
+                    let offered = table.offered.get(&session.id.0).copied().unwrap_or_default();
+                    Some((Arc::clone(session), offered))
+                }
+                Seat::Reserved(_) => None,
+            })
+            .collect();
+        drop(table);
+        let mut takers = Vec::with_capacity(here.len());
+        for (session, offered) in here {
+            let taken = {
+                let state = session.state();
+                if state.draining || state.ended.is_some() {
+                    continue;
+                }
+                let holds = |address: &&ExpertAddress| !state.not_held.contains_key(*address);
+                let held: Vec<ExpertAddress> = state.assigned.iter().filter(holds).copied().collect();
+                held.iter().for_each(|address| {
+                    left.remove(address);
+                });
+                held.into_iter().map(|address| self.blob_bytes(address)).fold(0, u64::saturating_add)
+            };
+            takers.push((session, offered.saturating_sub(taken)));
+        }
+        (left.into_iter().collect(), takers)
     }
 
     /// Sessions that missed deadlines and may be tried now.
@@ -324,12 +380,13 @@ impl Shared {
     /// Reserves a slot for a pairing: the one whose worker comes back, else a free one that nobody comes back to, if there is
     /// one. Gives the slot and the experts dealt to it. A worker that comes with the plugin that it had was cut off, and its
     /// old session ends now; one that comes with another plugin changes over: its old session is asked until the new one holds
-    /// its experts.
+    /// its experts. `memory_bytes` is what the worker has for experts.
     pub(crate) fn reserve(
         &self,
         session: [u8; 32],
         worker: &PublicKey,
         plugin: PluginDigest,
+        memory_bytes: u64,
     ) -> Option<(usize, Vec<ExpertAddress>)> {
         let mut table = self.table();
         if table.closing {
@@ -344,6 +401,7 @@ impl Shared {
         if let Some(Seat::Taken(old)) = place.replace(Seat::Reserved(session)) {
             old.end("a newer session of the same worker took its place".to_owned());
         }
+        table.offered.insert(session, memory_bytes);
         Some((number, self.shares[number].clone()))
     }
 
@@ -357,6 +415,7 @@ impl Shared {
                 }
             }
         }
+        table.offered.remove(&session);
         table.trouble = Some(why);
         drop(table);
         self.changed.notify_all();
@@ -399,8 +458,10 @@ impl Shared {
             }
             if is_it(&slot.seat) {
                 slot.seat = slot.next.take();
+                slot.empty_since = slot.seat.is_none().then(Instant::now);
             }
         }
+        table.offered.remove(&session.id.0);
         if let Some(why) = why {
             table.trouble = Some(format!("session with {}: {why}", session.worker));
         }
