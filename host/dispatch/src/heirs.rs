@@ -3,12 +3,14 @@
 //! Not at once: a worker whose link broke is mostly back before its weights would have travelled. Who comes back finds its place and
 //! what it holds, and is asked first again; what others took over stays with them as copies. Nobody is sent what it holds.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::placement::{ExpertAddress, Placement};
 use crate::serve_blobs::assignment;
-use crate::swarm::Shared;
+use crate::session::Session;
+use crate::swarm::{Seat, Shared, Slot};
 
 /// How often places are looked at, at most and at least.
 const TICK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
@@ -26,6 +28,49 @@ pub(crate) async fn run(shared: Arc<Shared>, after: Duration) {
 }
 
 impl Shared {
+    /// The experts of places that have been empty for as long as `after`, ascending, without those that somebody else was asked to
+    /// hold and did not refuse; and who is here, with the bytes that it has room for.
+    fn estates(&self, now: Instant, after: Duration) -> (Vec<ExpertAddress>, Vec<(Arc<Session>, u64)>) {
+        let table = self.table();
+        let is_empty = |slot: &Slot| {
+            let since = slot.empty_since.filter(|_| slot.seat.is_none());
+            since.is_some_and(|since| now.saturating_duration_since(since) >= after)
+        };
+        let left = table.slots.iter().zip(&self.shares).filter(|(slot, _)| is_empty(slot));
+        let mut left: BTreeSet<ExpertAddress> = left.flat_map(|(_, share)| share.iter().copied()).collect();
+        if left.is_empty() {
+            return (Vec::new(), Vec::new());
+        }
+        let seats = table.slots.iter().filter_map(|slot| slot.seat.as_ref());
+        let here: Vec<(Arc<Session>, u64)> = seats
+            .filter_map(|seat| match seat {
+                Seat::Taken(session) => {
+                    let offered = table.offered.get(&session.id.0).copied().unwrap_or_default();
+                    Some((Arc::clone(session), offered))
+                }
+                Seat::Reserved(_) => None,
+            })
+            .collect();
+        drop(table);
+        let mut takers = Vec::with_capacity(here.len());
+        for (session, offered) in here {
+            let taken = {
+                let state = session.state();
+                if state.draining || state.ended.is_some() {
+                    continue;
+                }
+                let holds = |address: &&ExpertAddress| !state.not_held.contains_key(*address);
+                let held: Vec<ExpertAddress> = state.assigned.iter().filter(holds).copied().collect();
+                held.iter().for_each(|address| {
+                    left.remove(address);
+                });
+                held.into_iter().map(|address| self.blob_bytes(address)).fold(0, u64::saturating_add)
+            };
+            takers.push((session, offered.saturating_sub(taken)));
+        }
+        (left.into_iter().collect(), takers)
+    }
+
     /// Asks those who are here to hold what nobody holds any more.
     fn bequeath(&self, now: Instant, after: Duration) {
         let (experts, mut takers) = self.estates(now, after);

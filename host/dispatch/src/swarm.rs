@@ -51,7 +51,8 @@ pub(crate) struct Shared {
     /// For each expert all slots, in the order in which they are asked if they hold it: the one that it was dealt to, those with its
     /// copies, and whoever may have taken it over.
     owners: HashMap<ExpertAddress, Vec<usize>>,
-    shares: Vec<Vec<ExpertAddress>>,
+    /// What is dealt to each slot.
+    pub(crate) shares: Vec<Vec<ExpertAddress>>,
     table: Mutex<Table>,
     changed: Condvar,
     statistics: Mutex<Statistics>,
@@ -61,10 +62,10 @@ pub(crate) struct Shared {
 }
 
 #[derive(Default)]
-struct Table {
-    slots: Vec<Slot>,
+pub(crate) struct Table {
+    pub(crate) slots: Vec<Slot>,
     /// The memory that each session's worker has for experts, until the session ends.
-    offered: HashMap<[u8; 32], u64>,
+    pub(crate) offered: HashMap<[u8; 32], u64>,
     /// Every session that ever was, in the order they joined.
     sessions: Vec<Arc<Session>>,
     /// No new sessions.
@@ -77,15 +78,15 @@ struct Table {
 
 /// One share of the experts, and who computes it.
 #[derive(Clone, Default)]
-struct Slot {
+pub(crate) struct Slot {
     /// Who is asked.
-    seat: Option<Seat>,
+    pub(crate) seat: Option<Seat>,
     /// A session of the same worker with another plugin, which takes the seat once it holds what it was assigned.
     next: Option<Seat>,
     /// Who sat here last: it holds these experts still, if it is there still.
     last: Option<PublicKey>,
     /// Since when nobody sits here any more.
-    empty_since: Option<Instant>,
+    pub(crate) empty_since: Option<Instant>,
 }
 
 /// A slot's holder: a pairing under way, or a session.
@@ -263,7 +264,7 @@ impl Shared {
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -291,53 +292,6 @@ impl Shared {
     /// All experts that are given away.
     pub(crate) fn given_away(&self) -> Vec<ExpertAddress> {
         self.owners.keys().copied().collect()
-    }
-
-    /// The experts of places that have been empty for as long as `after`, ascending, without those that somebody else was asked to
-    /// hold and did not refuse; and who is here, with the bytes that it has room for.
-    pub(crate) fn estates(
-        &self,
-        now: Instant,
-        after: Duration,
-    ) -> (Vec<ExpertAddress>, Vec<(Arc<Session>, u64)>) {
-        let table = self.table();
-        let is_empty = |slot: &Slot| {
-            let since = slot.empty_since.filter(|_| slot.seat.is_none());
-            since.is_some_and(|since| now.saturating_duration_since(since) >= after)
-        };
-        let left = table.slots.iter().zip(&self.shares).filter(|(slot, _)| is_empty(slot));
-        let mut left: BTreeSet<ExpertAddress> = left.flat_map(|(_, share)| share.iter().copied()).collect();
-        if left.is_empty() {
-            return (Vec::new(), Vec::new());
-        }
-        let seats = table.slots.iter().filter_map(|slot| slot.seat.as_ref());
-        let here: Vec<(Arc<Session>, u64)> = seats
-            .filter_map(|seat| match seat {
-                Seat::Taken(session) => {
-                    let offered = table.offered.get(&session.id.0).copied().unwrap_or_default();
-                    Some((Arc::clone(session), offered))
-                }
-                Seat::Reserved(_) => None,
-            })
-            .collect();
-        drop(table);
-        let mut takers = Vec::with_capacity(here.len());
-        for (session, offered) in here {
-            let taken = {
-                let state = session.state();
-                if state.draining || state.ended.is_some() {
-                    continue;
-                }
-                let holds = |address: &&ExpertAddress| !state.not_held.contains_key(*address);
-                let held: Vec<ExpertAddress> = state.assigned.iter().filter(holds).copied().collect();
-                held.iter().for_each(|address| {
-                    left.remove(address);
-                });
-                held.into_iter().map(|address| self.blob_bytes(address)).fold(0, u64::saturating_add)
-            };
-            takers.push((session, offered.saturating_sub(taken)));
-        }
-        (left.into_iter().collect(), takers)
     }
 
     /// Sessions that missed deadlines and may be tried now.
