@@ -168,7 +168,7 @@ impl Open {
     pub(crate) fn check(&mut self, check: &Check, local: &mut dyn Experts, shared: &Shared) {
         match recompute(&self.call, &self.groups, &check.part, local, shared.hidden) {
             Ok(own) => {
-                shared.judge(check, self.call.layer.0, &own);
+                shared.judge(check, &self.call, &own);
                 self.place(&check.part, &own, shared.hidden);
             }
             Err(error) => {
