@@ -89,6 +89,9 @@ pub(crate) fn as_good(most: usize, step: impl Fn(usize) -> f64) -> Vec<usize> {
 }
 
 #[cfg(test)]
+mod simulated;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
