@@ -19,8 +19,9 @@ use super::line::Line;
 /// more rows in a call, which is what links and workers like. Whatever it is above 1 is given away.
 const AS_GOOD: f64 = 1.02;
 
-/// Waves until a pass was measured: few enough that little is lost where nothing is waited for, and enough for many prompts.
-const FIRST: usize = 4;
+/// Waves until a pass was measured. More would keep workers busy from the start where they are slow, so that it takes long
+/// until a call stands behind nobody and shows how far away they are.
+const FIRST: usize = 2;
 
 /// The weight of the latest pass in the mean latency. Passes need not all wait for the same layers.
 const LATEST: f64 = 0.25;
@@ -138,11 +139,11 @@ mod tests {
     }
 
     #[test]
-    fn there_are_four_waves_until_a_pass_was_measured() {
+    fn there_are_two_waves_until_a_pass_was_measured() {
         let mut policy = Policy::default();
         assert_eq!(policy.waves(), 1);
-        assert_eq!([8, 2, 0].map(|sequences| policy.decide(sequences, 8)), [4, 2, 1]);
-        assert_eq!(policy.decide(8, 3), 3, "memory may forbid it");
+        assert_eq!([8, 1, 0].map(|sequences| policy.decide(sequences, 8)), [2, 1, 1]);
+        assert_eq!(policy.decide(8, 1), 1, "memory may forbid it");
         policy.measure(Measured { rows: 8, compute: Duration::from_millis(2), alone: Alone::default() });
         assert_eq!(policy.decide(8, 8), 1, "nothing was there to wait for");
     }
