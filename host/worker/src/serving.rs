@@ -313,7 +313,7 @@ impl Serving {
         payload[root_at..].copy_from_slice(&root.0);
         let results = books.results();
         // Twice its call's number, as it came in.
-        let sent = self.link.try_send(Kind::Result, (asked.call * 2) as u32, payload);
+        let sent = self.link.send_at_once(Kind::Result, (asked.call * 2) as u32, payload);
         drop(books);
 
         if let Err(error) = sent {
