@@ -16,8 +16,8 @@ use kvasir_tests::swarm_scene::plugin;
 use kvasir_threads::Threads;
 
 const LAYER: LayerIndex = LayerIndex(2);
-/// Hidden values and width alike.
-const SIDE: usize = 8;
+/// Hidden values and width alike: 22 rows are no little work any more, and go to several threads.
+const SIDE: usize = 64;
 const EXPERTS: u16 = 16;
 
 /// A runner in this process, or one whose kernel is confined and kept compiled below `cache`.
@@ -104,12 +104,12 @@ fn whatever_the_lanes_and_threads_the_bits_are_those_of_one_expert_at_a_time() {
 
 #[test]
 fn a_call_that_is_more_than_a_request_holds_goes_in_several() {
-    const ROWS: u32 = 40_000;
+    const ROWS: u32 = 10_000;
     const MANY: u16 = 600;
     let cache = tempfile::tempdir().unwrap();
     let many = rows(ROWS as usize);
     let calls: [Vec<ExpertRows>; 2] = [
-        // 64 bytes for a row and its result: more than the 4 MiB of a request in each of the lanes that are asked.
+        // 512 bytes for a row and its result: more than the 4 MiB of a request in each of the lanes that are asked.
         [0, 1, 3, 4].map(|expert| request(expert, 0..ROWS)).to_vec(),
         // More experts than the 256 of a request, whether one thread computes or two.
         (0..MANY).map(|expert| request(expert, std::iter::once(u32::from(expert)))).collect(),

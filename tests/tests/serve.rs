@@ -2,6 +2,7 @@
 //! leaves; who is told to end writes to the end what was begun. And the same service over a swarm.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use kvasir_backbone::{Backbone, Experts};
 use kvasir_dispatch::{Placement, Watcher};
+use kvasir_model::ChatTemplate;
 use kvasir_operate::choices::DeviceChoice;
 use kvasir_operate::demo::network::{Network, NetworkOptions};
 use kvasir_operate::demo::report::Steps;
@@ -251,6 +253,15 @@ struct InProcess {
 
 impl InProcess {
     fn start(host: &Host, experts: impl Experts + 'static, watcher: Option<Watcher>) -> InProcess {
+        InProcess::speaking(host, experts, watcher, ModelLanguage::new(Arc::clone(&host.model)))
+    }
+
+    fn speaking(
+        host: &Host,
+        experts: impl Experts + 'static,
+        watcher: Option<Watcher>,
+        language: ModelLanguage,
+    ) -> InProcess {
         let backbone = Backbone::new(Arc::clone(&host.model), std::num::NonZeroUsize::new(2)).unwrap();
         let scheduler =
             Scheduler::start(Arc::new(backbone), experts, SchedulerOptions::new(1 << 40)).unwrap();
@@ -261,7 +272,7 @@ impl InProcess {
         let service = api::Service {
             registry: engine_figures::registry(&engine, watcher),
             engine: Arc::clone(&engine) as Arc<dyn api::Engine>,
-            language: Arc::new(ModelLanguage::new(Arc::clone(&host.model))),
+            language: Arc::new(language),
             settings: api::Settings { names: vec!["atlas".to_owned()], ..api::Settings::default() },
         };
         let runtime = runtime();
@@ -281,6 +292,43 @@ impl InProcess {
         drop(runtime);
         Arc::into_inner(engine).expect("the service is over").finish()
     }
+}
+
+/// Names tools, the choice, and in each message the calls that the assistant made.
+const TOOL_TEMPLATE: &str = "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}{{ tool_choice }}\
+    {% for message in messages %} <{{ message.role }}> {{ message.content }}\
+    {% for made in message.tool_calls or [] %}<tool_call>{{ made.function.name }} {{ made.function.arguments.place }}</tool_call>{% endfor %}\
+    {% endfor %}{% if add_generation_prompt %} <assistant>{% endif %}";
+
+#[test]
+fn a_chat_with_tools_is_continued_as_the_models_template_tells_it() {
+    let host = Host::new(atlas());
+    let template = ChatTemplate::new(TOOL_TEMPLATE.to_owned(), BTreeMap::new());
+    let language = ModelLanguage::with_template(Arc::clone(&host.model), template);
+    let service = InProcess::speaking(&host, *host.local(), None, language);
+    let call = json!({"name": "weather", "arguments": "{\"place\": \"Oslo\"}"});
+    let chat = json!({
+        "model": "atlas", "max_tokens": TOKENS, "temperature": 0,
+        "messages": [
+            {"role": "user", "content": "Weather in Oslo?"},
+            {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function", "function": call}]},
+            {"role": "tool", "content": "cold", "tool_call_id": "1"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}],
+        "tool_choice": "auto",
+    });
+    let said = |chat: &Value, rendered: &str| {
+        let answer = http::post(&service.address, "/v1/chat/completions", chat).unwrap();
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let (told, expected) = (answer.json(), complete(&service.address, &asked(rendered)));
+        assert_eq!(told["choices"][0]["message"]["content"], expected["choices"][0]["text"], "{told}");
+        assert_eq!(told["usage"], expected["usage"], "{rendered:?} is what was read");
+    };
+    let messages =
+        "<user> Weather in Oslo? <assistant> <tool_call>weather Oslo</tool_call> <tool> cold <assistant>";
+    said(&chat, &format!("[weather]auto {messages}"));
+    said(&with(chat, json!({"tool_choice": "none"})), &format!("none {messages}"));
+    service.end();
 }
 
 #[test]

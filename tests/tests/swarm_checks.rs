@@ -1,10 +1,14 @@
 //! Answers that are computed again: a liar is found out, named and unpaid, and no bit of a text is its.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use kvasir_backbone::{Call, CallId, Experts, ExpertsError, Progress};
-use kvasir_dispatch::{Placement, Verify, WorkerState};
+use kvasir_dispatch::{Evidence, EvidenceSink, Placement, SwarmOptions, Verify, WorkerState};
+use kvasir_model::Model;
+use kvasir_replay::{Limits, Replayer, Verdict, WorkFraud};
+use kvasir_tests::root;
 use kvasir_tests::swarm_scene::raw::wait_for_note;
 use kvasir_tests::swarm_scene::*;
 use kvasir_wire::receipt::Receipt;
@@ -36,6 +40,71 @@ fn a_worker_that_lies_from_its_first_call_is_named_and_unpaid() {
         assert_eq!(scene.ledger.last_receipts().values().map(billed).sum::<u64>(), 0, "nothing is paid");
         drop(liar);
     }
+}
+
+/// Where a swarm's evidence goes in these tests.
+fn collected(options: &mut SwarmOptions) -> Arc<Mutex<Vec<Evidence>>> {
+    let all: Arc<Mutex<Vec<Evidence>>> = Arc::default();
+    let theirs = Arc::clone(&all);
+    options.keep.evidence = Some(EvidenceSink::new(move |evidence| {
+        theirs.lock().unwrap().push(evidence.clone());
+        Ok(())
+    }));
+    all
+}
+
+#[test]
+fn a_lie_that_is_found_is_a_file_that_convicts_whoever_told_it() {
+    let host = Host::new(tiny());
+    for placement in [Placement::WholeLayers, Placement::Experts] {
+        let scene = Scene::new();
+        let _workers = [scene.worker_with_fault(30, Fault::FlipBit { result: 4 }), scene.worker(31)];
+        let mut options = scene.swarm_options(2, placement, &all_layers(&host.model));
+        options.verify = Verify::USUAL;
+        options.deadlines = NO_HURRY;
+        let collected = collected(&mut options);
+        let swarm = join(&host, options);
+        host.say(&mut swarm.experts(host.local()), TOKENS);
+        let statistics = swarm.finish();
+        assert_eq!((statistics.answers_wrong, statistics.records.failure), (1, None));
+
+        let evidence = std::mem::take(&mut *collected.lock().unwrap());
+        let [Evidence { keys, receipt, record }] = &evidence[..] else {
+            panic!("{placement:?}: {evidence:?}")
+        };
+        assert_eq!(keys.worker, key(30).public(), "{placement:?}");
+        // The receipt is the ledger's; the file is the ledger's own form, and says by itself whose rows these are.
+        let receipts = scene.ledger.receipts.lock().unwrap();
+        assert!(receipts.iter().any(|logged| logged.text() == receipt.text()));
+        let work = WorkFraud { keys: *keys, receipt: receipt.clone(), record: record.clone() };
+        let file = kvasir_replay::Evidence::Work(work).to_string();
+        let read = kvasir_replay::Evidence::parse(file.as_bytes()).unwrap();
+        let proven = read.convict().unwrap();
+        assert!(proven.culprits[0].ends_with(&key(30).public().to_string()), "{proven:?}");
+        // Whoever has model and plugin comes to the same.
+        let model = Model::open(&root().join("tests/data/tiny/tiny-q8_0.gguf")).unwrap();
+        let find = |_| Ok(plugin().clone());
+        let mut replayer = Replayer::new(vec![model], &find, Limits::default()).unwrap();
+        let kvasir_replay::Evidence::Work(work) = read else { panic!("it is about work") };
+        let judged = replayer.replay_evidence(&work).unwrap();
+        let [(_, Verdict::Convicted(found))] = &judged[..] else { panic!("{placement:?}: {judged:?}") };
+        assert_ne!(found.expected, found.got);
+    }
+}
+
+#[test]
+fn nobody_is_accused_where_every_answer_is_right() {
+    let host = Host::new(tiny());
+    let scene = Scene::new();
+    let _worker = scene.worker(30);
+    let mut options = scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model));
+    options.verify = Verify::ALL;
+    options.deadlines = NO_HURRY;
+    let collected = collected(&mut options);
+    let swarm = join(&host, options);
+    host.say(&mut swarm.experts(host.local()), TOKENS);
+    assert!(swarm.finish().answers_checked > 0);
+    assert!(collected.lock().unwrap().is_empty());
 }
 
 #[test]

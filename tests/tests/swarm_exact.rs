@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use kvasir_dispatch::{Deadlines, Placement, SwarmOptions};
+use kvasir_model::{ExpertIndex, LayerIndex};
 use kvasir_tests::swarm_scene::*;
 use kvasir_worker::{Fault, WorkerError};
 
@@ -266,6 +267,62 @@ fn a_worker_connects_again_by_itself_and_still_holds_its_experts() {
     let statistics = second.finish();
     assert_eq!(statistics.workers[0].expert_bytes, 0, "nothing travels twice");
     assert_eq!(statistics.accepted, (layers.len() * TOKENS) as u64);
+}
+
+#[test]
+fn within_its_bytes_a_worker_gives_up_what_is_assigned_no_more_and_is_sent_what_it_lacks() {
+    let host = Host::new(tiny());
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let experts = host.model.config().experts as usize;
+    let blob = host.model.expert(LayerIndex(0), ExpertIndex(0)).unwrap().blob_bytes() as u64;
+    let scene = Scene::new();
+    let mut options = scene.worker_options(30);
+    // Room for one layer.
+    options.store_bytes = blob * experts as u64 + blob / 2;
+    let _worker = RunningWorker::start(options);
+    let sent = |layer: u16| {
+        let options = scene.swarm_options(1, Placement::WholeLayers, &[layer]);
+        let swarm = join(&host, unhurried(options));
+        assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local, "layer {layer}");
+        let statistics = swarm.finish();
+        let worker = &statistics.workers[0];
+        assert_eq!((worker.experts, statistics.failovers), (experts, 0), "layer {layer}: {statistics:#?}");
+        worker.expert_bytes
+    };
+    let whole = sent(0);
+    assert!(whole > 0);
+    assert_eq!([sent(0), sent(1), sent(1), sent(0)], [0, whole, 0, whole]);
+}
+
+#[test]
+fn who_stays_takes_over_what_nobody_holds_and_is_sent_nothing_else() {
+    let host = Host::new(tiny());
+    let layers = all_layers(&host.model);
+    let local = host.say(host.local().as_mut(), TOKENS);
+    for placement in [Placement::WholeLayers, Placement::Experts] {
+        let scene = Scene::new();
+        let leaving = scene.worker(30);
+        let _staying = scene.worker(31);
+        let mut options = unhurried(scene.swarm_options(2, placement, &layers));
+        options.heirs_after = Duration::from_millis(50);
+        let swarm = join(&host, options);
+        assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
+        let told = |seed: u8| {
+            let name = key(seed).public().to_string();
+            swarm.statistics().workers.into_iter().find(|worker| worker.worker == name).unwrap()
+        };
+        let (left, own) = (told(30), told(31));
+        let (experts, bytes) = (left.experts + own.experts, left.expert_bytes + own.expert_bytes);
+        leaving.stop().unwrap();
+        eventually("the one that stays holds everything", || {
+            let now = told(31);
+            now.experts == experts && now.expert_bytes >= bytes
+        });
+        assert_eq!(told(31).expert_bytes, bytes, "{placement:?}: nothing is sent twice");
+        assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local, "{placement:?}");
+        let statistics = swarm.finish();
+        assert_eq!((statistics.failovers, statistics.local_calls), (0, 0), "{placement:?}: {statistics:#?}");
+    }
 }
 
 #[test]

@@ -64,7 +64,11 @@ fn prober(host: &Host, rate: &str, switch: kvasir_dispatch::ProbeSwitch) -> Prob
 }
 
 fn keep(folder: &Path) -> KeepOptions {
-    KeepOptions { probes: Some(folder.join("probes")), rows: Some(folder.join("rows")) }
+    KeepOptions {
+        probes: Some(folder.join("probes")),
+        rows: Some(folder.join("rows")),
+        ..KeepOptions::default()
+    }
 }
 
 /// All files under a folder, each read by the name it lies under.
@@ -203,7 +207,7 @@ fn without_folders_nothing_is_kept_and_without_a_switch_nothing_is_a_probe() {
     assert_eq!((statistics.records.files, statistics.records.written), (0, 0));
 
     let mut options = scene.swarm_options(1, Placement::WholeLayers, &layers);
-    options.keep = KeepOptions { probes: Some(folder.path().to_owned()), rows: None };
+    options.keep = KeepOptions { probes: Some(folder.path().to_owned()), ..KeepOptions::default() };
     let swarm = join(&host, options);
     write(&host, &mut swarm.experts(host.local()), 4, None);
     let statistics = swarm.finish();

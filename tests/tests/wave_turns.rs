@@ -18,10 +18,13 @@ use kvasir_tests::root;
 /// Nothing here takes nearly as long.
 const HANG: Duration = Duration::from_secs(300);
 
-/// Tokens of each text: few enough that the number of waves is not decided anew.
+/// Tokens of each text.
 const TOKENS: usize = 6;
 
-/// The first layer's experts are elsewhere: they answer once there is nothing else to compute. The others are here.
+/// So far away that a second wave pays: many times what a pass computes.
+const WAY: Duration = Duration::from_millis(50);
+
+/// The first layer's experts are elsewhere: they answer some time after there is nothing else to compute. The others are here.
 struct Tide {
     inner: ReferenceExperts,
     away: VecDeque<(CallId, Progress)>,
@@ -48,7 +51,13 @@ impl Experts for Tide {
 
     fn poll(&mut self, deadline: Option<Instant>) -> Result<Progress, ExpertsError> {
         let is_look = deadline.is_some_and(|deadline| deadline <= Instant::now());
-        if self.answers.is_empty() && !is_look {
+        if self.answers.is_empty() && !self.away.is_empty() && !is_look {
+            std::thread::sleep(WAY);
+            for (_, answer) in &mut self.away {
+                if let Progress::Completed(completed) = answer {
+                    completed.at = Instant::now();
+                }
+            }
             self.answers.append(&mut self.away);
         }
         match self.answers.pop_front() {

@@ -30,15 +30,18 @@ impl Asker<'_> {
             let turn = waiting.sessions.len();
             let place = Place { call: id, part: index, turn };
             let keep = self.shared.options.keep.of(*probe);
+            let began = Instant::now();
             let asked = session.ask(call, &waiting.part, self.shared.hidden, place, self.arrive, keep);
             let Some(wire_call) = asked else { continue };
             if *probe {
                 self.shared.count(|statistics| statistics.records.probe_calls += 1);
             }
-            let allowance = session.allowance(waiting.part.expert_rows(), self.shared.deadlines);
+            let expert_rows = waiting.part.expert_rows();
+            let allowance = session.allowance(expert_rows, self.shared.deadlines);
+            let likely = session.likely(expert_rows).map(|likely| began + likely.start..began + likely.end);
             waiting.sessions.push(session.id);
             let deadline = Instant::now() + allowance;
-            waiting.asked.push(Asked { session, wire_call, turn, deadline, missed: false });
+            waiting.asked.push(Asked { session, wire_call, turn, deadline, likely, missed: false });
             return true;
         }
         false

@@ -6,6 +6,7 @@
 //! the same bytes; another one under the same number is a conflict. Pure bookkeeping: no clock, no link.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use kvasir_wire::key::SecretKey;
 use kvasir_wire::message::{Countersign, CutRequest};
@@ -14,6 +15,7 @@ use kvasir_wire::receipt::{Receipt, ReceiptError, ReceiptKeys, SignedReceipt, Te
 use kvasir_wire::work::{WorkBook, WorkError, WorkItem};
 use thiserror::Error;
 
+use crate::evidence::WrongCalls;
 use crate::records::{Covered, Records};
 
 /// Why a session's account and the other parties' do not meet. Each of them ends the session.
@@ -53,6 +55,8 @@ pub(crate) struct Books {
     answered: Option<(CutRequest, Countersign)>,
     /// Calls kept for replay until a receipt covers them.
     pub(crate) records: Records,
+    /// Calls that were found wrong, by those who checked them.
+    wrong: Arc<WrongCalls>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +76,7 @@ struct Proposed {
 
 impl Books {
     /// An empty account. `terms.from` is set by the first cut.
-    pub(crate) fn new(terms: Terms, keys: ReceiptKeys) -> Self {
+    pub(crate) fn new(terms: Terms, keys: ReceiptKeys, wrong: Arc<WrongCalls>) -> Self {
         let book = WorkBook::new();
         Self {
             terms,
@@ -84,6 +88,7 @@ impl Books {
             proposed: None,
             answered: None,
             records: Records::default(),
+            wrong,
         }
     }
 
@@ -105,10 +110,14 @@ impl Books {
         Ok(())
     }
 
-    /// An answer that was accepted turned out to be wrong: the next receipt leaves it out, unless one covers it already.
+    /// An answer that was accepted turned out to be wrong: the next receipt leaves it out, unless one covers it already. The
+    /// worker signs that, and so its work root over what it answered: with the call it is evidence.
     pub(crate) fn exclude(&mut self, call: u64) {
-        if let Some(answered) = self.uncut.iter_mut().find(|answered| answered.call == call) {
-            answered.accepted = false;
+        let wrong = self.wrong.take(self.terms.session, call);
+        let Some(at) = self.uncut.iter().position(|answered| answered.call == call) else { return };
+        self.uncut[at].accepted = false;
+        if let Some(wrong) = wrong {
+            self.records.keep_wrong(self.book.tally().cut_at() + at as u64, wrong);
         }
     }
 
@@ -177,7 +186,7 @@ impl Books {
         match self.proposed.take() {
             Some(proposed) if proposed.receipt == *signed.receipt() => {
                 let fresh = proposed.results.saturating_sub(self.book.tally().cut_at()) as usize;
-                let records = self.records.covered(&proposed.receipt, proposed.results, &self.book)?;
+                let records = self.records.covered(&signed, &self.keys, proposed.results, &self.book)?;
                 self.book.commit(proposed.results, &proposed.excluded)?;
                 for answered in self.uncut.drain(..fresh.min(self.uncut.len())) {
                     self.metered.0 = self.metered.0.saturating_add(answered.up);
@@ -204,6 +213,7 @@ mod tests {
     use kvasir_wire::receipt::ReceiptSignatures;
 
     use super::*;
+    use crate::evidence::WrongCall;
 
     const RESULTS: [(u64, bool); 4] = [(1, true), (3, false), (2, true), (4, true)];
 
@@ -233,7 +243,7 @@ mod tests {
             price: leaf,
             from: 0,
         };
-        let mut books = Books::new(terms, ReceiptKeys { hub, worker, backbone });
+        let mut books = Books::new(terms, ReceiptKeys { hub, worker, backbone }, Arc::default());
         let mut theirs = WorkBook::new();
         for (call, accepted) in RESULTS {
             theirs.record(&item(call), 10, 100, 2).unwrap();
@@ -334,6 +344,35 @@ mod tests {
         assert_eq!(stated(&|cut| cut.up += 1_000), (30, 300, 3), "a hub that counted more pays nobody more");
         assert_eq!(stated(&|cut| cut.down -= 7), (30, 293, 3));
         assert_eq!(stated(&|cut| (cut.up, cut.down) = (0, 0)), (0, 0, 3));
+    }
+
+    #[test]
+    fn what_is_found_wrong_before_its_receipt_is_left_out_and_is_evidence_under_it() {
+        let [hub, worker, backbone] = keys();
+        let mut books = filled();
+        let wrong = Arc::clone(&books.wrong);
+        let found =
+            |call: u64| WrongCall { item: item(call), payload: call.to_le_bytes().into(), rows: vec![7; 8] };
+        let session = books.terms.session;
+        wrong.put(session, found(2));
+        books.exclude(2);
+        let (note, excluded) = completed(books.cut(&request(3), &backbone).unwrap());
+        assert_eq!(excluded, [2, 3]);
+        let (receipt, covered) = books.complete(&note).unwrap();
+        let evidence = covered.unwrap().evidence.unwrap();
+        let keys = ReceiptKeys { hub: hub.public(), worker: worker.public(), backbone: backbone.public() };
+        assert_eq!((evidence.keys, evidence.receipt.to_string()), (keys, note));
+        let [record] = &evidence.record.records[..] else { panic!("{evidence:?}") };
+        // The third result.
+        assert_eq!((record.index, record.item), (2, item(2).encode()));
+        assert_eq!((evidence.record.root, record.proof.len()), (receipt.counters.work, 1));
+        // What a receipt covers already is not found any more.
+        wrong.put(session, found(1));
+        books.exclude(1);
+        assert_eq!(wrong.take(session, 1), None);
+        let cut = CutRequest { seq: 2, prev: receipt.id().0, to: 61, ..request(4) };
+        let (note, excluded) = completed(books.cut(&cut, &backbone).unwrap());
+        assert_eq!((excluded, books.complete(&note).unwrap().1.is_none()), (vec![], true));
     }
 
     #[test]

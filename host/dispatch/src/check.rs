@@ -14,6 +14,7 @@ use kvasir_experts::ExpertRows;
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::message::{CallResult, Outcome};
 
+use crate::evidence::WrongCall;
 use crate::session::Session;
 use crate::split::{Answer, Part};
 use crate::swarm::Shared;
@@ -164,9 +165,10 @@ impl Shared {
         self.known().quarantined(worker).map(str::to_owned)
     }
 
-    /// Judges an answer by what was computed here. A worker whose answer is wrong is asked nothing more.
-    pub(crate) fn judge(&self, check: &Check, layer: u16, own: &[f32]) {
-        let (session, call) = (&check.session, check.wire_call);
+    /// Judges an answer to a part of `call` by what was computed here. A worker whose answer is wrong is asked nothing more, and
+    /// what it was asked and answered is kept for its next receipt.
+    pub(crate) fn judge(&self, check: &Check, call: &Call, own: &[f32]) {
+        let (session, number, layer) = (&check.session, check.wire_call, call.layer.0);
         let Some(at) = difference(&check.part.answer, &check.values, own) else {
             session.count_checked();
             self.count(|statistics| statistics.answers_checked += 1);
@@ -174,7 +176,7 @@ impl Shared {
         };
         let shown = |values: &[f32]| values.get(at).map_or_else(String::new, |value| format!("{value:e}"));
         let why = format!(
-            "the answer to call {call}, layer {layer}, is wrong: value {at} is {}, computed again it is {}",
+            "the answer to call {number}, layer {layer}, is wrong: value {at} is {}, computed again it is {}",
             shown(&check.values),
             shown(own)
         );
@@ -183,12 +185,19 @@ impl Shared {
         let digest = |values: &[f32]| CallResult::rows_digest(&Outcome::Rows(&CallResult::row_bytes(values)));
         let evidence = [digest(&check.values), digest(own)].concat();
         self.known().quarantine(&session.worker, &why);
+        // Before the session knows: the receipt that leaves the call out asks for it.
+        if self.options.keep.evidence.is_some()
+            && !session.has_ended()
+            && let Some(wrong) = WrongCall::again(call, &check.part, number, &check.values)
+        {
+            self.wrong.put(session.id, wrong);
+        }
         self.count(|statistics| {
             statistics.answers_checked += 1;
             statistics.answers_wrong += 1;
             statistics.failovers += 1;
         });
-        session.quarantine(call, &why, evidence);
+        session.quarantine(number, &why, evidence);
     }
 }
 

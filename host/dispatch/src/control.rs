@@ -136,7 +136,8 @@ async fn consider(shared: &Arc<Shared>, link: &Connected, request: PairRequest) 
              --accept tolerance)",
         ))
     } else {
-        shared.reserve(request.session.0, &request.worker, request.plugin).ok_or_else(|| {
+        let (session, memory) = (request.session.0, request.memory_bytes);
+        shared.reserve(session, &request.worker, request.plugin, memory).ok_or_else(|| {
             let sentence = format!("all {} places of this backbone are taken", shared.options.workers);
             Refusal::new(
                 RefusalCode::Declined,

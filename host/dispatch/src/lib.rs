@@ -14,6 +14,8 @@ mod books;
 mod check;
 mod control;
 mod ejection;
+mod evidence;
+mod heirs;
 mod latency;
 mod open;
 mod options;
@@ -33,8 +35,11 @@ mod trial;
 
 pub use check::{Verify, VerifyTextError};
 pub use ejection::Pauses;
+pub use evidence::{Evidence, EvidenceSink};
 pub use latency::{Deadlines, Percentiles};
-pub use options::{DEFAULT_RESULT_BYTES, GrantTerms, KeepOptions, SwarmError, SwarmOptions};
+pub use options::{
+    DEFAULT_HEIRS_AFTER, DEFAULT_RESULT_BYTES, GrantTerms, KeepOptions, SwarmError, SwarmOptions,
+};
 pub use placement::{ExpertAddress, Placement, deal, with_copies};
 pub use remote::{ProbeSwitch, RemoteExperts};
 pub use statistics::{RecordStatistics, Statistics, WorkerState, WorkerStatistics};

@@ -73,6 +73,8 @@ pub(crate) struct Asked {
     /// Which question of the part it was, counted from 0.
     pub(crate) turn: usize,
     pub(crate) deadline: Instant,
+    /// When its answer is likely to come, where that is known.
+    pub(crate) likely: Option<Range<Instant>>,
     /// The deadline has passed.
     pub(crate) missed: bool,
 }
@@ -166,7 +168,7 @@ impl Open {
     pub(crate) fn check(&mut self, check: &Check, local: &mut dyn Experts, shared: &Shared) {
         match recompute(&self.call, &self.groups, &check.part, local, shared.hidden) {
             Ok(own) => {
-                shared.judge(check, self.call.layer.0, &own);
+                shared.judge(check, &self.call, &own);
                 self.place(&check.part, &own, shared.hidden);
             }
             Err(error) => {

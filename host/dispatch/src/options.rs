@@ -16,12 +16,17 @@ use thiserror::Error;
 
 use crate::check::Verify;
 use crate::ejection::Pauses;
+use crate::evidence::EvidenceSink;
 use crate::latency::Deadlines;
 use crate::placement::{ExpertAddress, Placement};
 
 /// Default of [`SwarmOptions::result_bytes`]: far below the protocol's 64 MiB, so that a long prefill is not one message;
 /// far above a decoded token's rows, which always go in one.
 pub const DEFAULT_RESULT_BYTES: usize = 4 << 20;
+
+/// Default of [`SwarmOptions::heirs_after`]: the hub has given the worker's link up by then, and a machine that was started again is
+/// back mostly.
+pub const DEFAULT_HEIRS_AFTER: Duration = Duration::from_secs(30);
 
 /// How a backbone takes part in a swarm.
 #[derive(Debug, Clone)]
@@ -58,6 +63,8 @@ pub struct SwarmOptions {
     pub copies: usize,
     /// Those that `copies` is meant for, such as the ones that rows go to most often; `None`: all.
     pub copied: Option<BTreeSet<ExpertAddress>>,
+    /// How long a place may be empty before those who stay take its experts over.
+    pub heirs_after: Duration,
     /// Which answers are computed again here before they are used. Only right where this machine computes exactly.
     pub verify: Verify,
     /// Most bytes of result that one message asks for; larger calls are cut into several, which overlap on the way.
@@ -68,17 +75,19 @@ pub struct SwarmOptions {
     pub connect_timeout: Duration,
     /// How long the orderly end of all sessions may take.
     pub finish_timeout: Duration,
-    /// Which calls are written down for replay, and where.
+    /// Which calls are written down for replay, and where; and where evidence against workers goes.
     pub keep: KeepOptions,
 }
 
 /// Folders for records of calls (`kvasir_wire::probe`), one file a receipt; none is written where none is named.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct KeepOptions {
     /// For probes alone, which anybody may read.
     pub probes: Option<PathBuf>,
     /// For every accepted call, probes included. They are derived from prompts: only the files' owner may read them.
     pub rows: Option<PathBuf>,
+    /// For calls that a worker answered wrong, each under a receipt that it signed. They are derived from prompts too.
+    pub evidence: Option<EvidenceSink>,
 }
 
 impl SwarmOptions {
@@ -99,6 +108,7 @@ impl SwarmOptions {
             pauses: Pauses::default(),
             copies: 0,
             copied: None,
+            heirs_after: DEFAULT_HEIRS_AFTER,
             verify: Verify::default(),
             result_bytes: DEFAULT_RESULT_BYTES,
             grant: GrantTerms::default(),

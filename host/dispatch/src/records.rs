@@ -1,16 +1,18 @@
 //! Calls that are kept until a receipt covers them, then written down as probe records.
 //!
-//! A session keeps accepted calls alone, and only as many bytes as a bound allows: what does not fit is computed, counted
-//! and paid like any other, and merely leaves no record. Files are written whole or not at all. Nothing is read back.
+//! A session keeps accepted calls, and those whose answers were found wrong afterwards, and only as many bytes as a bound allows: what does
+//! not fit is computed, counted and paid like any other, and merely leaves no record. Files are written whole or not at all. Nothing
+//! is read back.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kvasir_wire::probe::{ProbeFile, ProbeRecord};
-use kvasir_wire::receipt::Receipt;
+use kvasir_wire::receipt::{ReceiptKeys, SignedReceipt};
 use kvasir_wire::work::{WORK_ITEM_BYTES, WorkBook, WorkError, WorkItem};
 
+use crate::evidence::{Evidence, WrongCall};
 use crate::options::KeepOptions;
 
 /// Most bytes of calls and results that a session keeps between two receipts. Far above what a receipt covers (it is due
@@ -50,7 +52,10 @@ pub(crate) struct Records {
 #[derive(Debug)]
 struct Kept {
     index: u64,
-    why: Keeping,
+    /// Why it was kept when it was accepted; nothing where it was not.
+    why: Option<Keeping>,
+    /// Its answer was found wrong.
+    is_wrong: bool,
     item: WorkItem,
     payload: Vec<u8>,
     rows: Vec<u8>,
@@ -61,6 +66,7 @@ struct Kept {
 pub(crate) struct Covered {
     file: ProbeFile,
     probes: Vec<u64>,
+    pub(crate) evidence: Option<Evidence>,
 }
 
 /// What became of writing records.
@@ -81,8 +87,7 @@ impl Records {
         payload: Vec<u8>,
         rows: &[u8],
     ) -> bool {
-        let bytes = payload.len() + rows.len() + RECORD_BYTES;
-        if self.bytes + bytes > MAX_KEPT_BYTES {
+        if !self.has_room(payload.len() + rows.len()) {
             if self.dropped == 0 {
                 tracing::warn!(
                     limit = MAX_KEPT_BYTES,
@@ -92,15 +97,42 @@ impl Records {
             self.dropped += 1;
             return false;
         }
-        self.bytes += bytes;
-        self.kept.push(Kept { index, why, item, payload, rows: rows.to_vec() });
+        self.bytes += payload.len() + rows.len() + RECORD_BYTES;
+        let (why, rows) = (Some(why), rows.to_vec());
+        self.kept.push(Kept { index, why, is_wrong: false, item, payload, rows });
         true
     }
 
-    /// Takes out what `receipt`, over the first `results` results, covers. `book` must not have made that cut yet.
+    /// Keeps a call whose answer was found wrong, item number `index` of the session, which is not of this moment.
+    pub(crate) fn keep_wrong(&mut self, index: u64, wrong: WrongCall) {
+        let at = self.kept.partition_point(|kept| kept.index < index);
+        if let Some(kept) = self.kept.get_mut(at).filter(|kept| kept.index == index) {
+            kept.is_wrong = true;
+            return;
+        }
+        let WrongCall { item, payload, rows } = wrong;
+        if !self.has_room(payload.len() + rows.len()) {
+            tracing::warn!(
+                limit = MAX_KEPT_BYTES,
+                call = item.call,
+                "no room for evidence beside the calls that are kept"
+            );
+            return;
+        }
+        self.bytes += payload.len() + rows.len() + RECORD_BYTES;
+        self.kept.insert(at, Kept { index, why: None, is_wrong: true, item, payload, rows });
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.bytes + bytes + RECORD_BYTES <= MAX_KEPT_BYTES
+    }
+
+    /// Takes out what the receipt `signed` with `keys`, over the first `results` results, covers. `book` must not have made that cut
+    /// yet.
     pub(crate) fn covered(
         &mut self,
-        receipt: &Receipt,
+        signed: &SignedReceipt,
+        keys: &ReceiptKeys,
         results: u64,
         book: &WorkBook,
     ) -> Result<Option<Covered>, WorkError> {
@@ -110,17 +142,22 @@ impl Records {
         }
         let indices: Vec<u64> = self.kept[..end].iter().map(|kept| kept.index).collect();
         let proofs = book.proofs_at(results, &indices)?;
-        let mut probes = Vec::new();
+        let (mut probes, mut wrong) = (Vec::new(), Vec::new());
         let mut records = Vec::with_capacity(end);
         for (kept, proof) in self.kept.drain(..end).zip(proofs) {
-            let Kept { index, why, item, payload, rows } = kept;
+            let Kept { index, why, is_wrong, item, payload, rows } = kept;
             self.bytes -= payload.len() + rows.len() + RECORD_BYTES;
-            if why == Keeping::Probe {
+            if why == Some(Keeping::Probe) {
                 probes.push(index);
             }
-            records.push(ProbeRecord { index, item: item.encode(), proof, payload, rows });
+            let record = ProbeRecord { index, item: item.encode(), proof, payload, rows };
+            if is_wrong {
+                wrong.push(record.clone());
+            }
+            records.push(record);
         }
-        let file = ProbeFile {
+        let receipt = signed.receipt();
+        let file_of = |records| ProbeFile {
             session: receipt.terms.session,
             seq: receipt.seq,
             receipt: receipt.id(),
@@ -128,7 +165,12 @@ impl Records {
             root: receipt.counters.work,
             records,
         };
-        Ok(Some(Covered { file, probes }))
+        let evidence = (!wrong.is_empty()).then(|| Evidence {
+            keys: *keys,
+            receipt: signed.note().clone(),
+            record: file_of(wrong),
+        });
+        Ok(Some(Covered { file: file_of(records), probes, evidence }))
     }
 }
 
@@ -138,6 +180,19 @@ impl Covered {
         let mut written = Written::default();
         if let Some(folder) = &keep.rows {
             written.note(write(folder, &self.file, true), &self.file);
+        }
+        if let (Some(sink), Some(evidence)) = (&keep.evidence, &self.evidence) {
+            match sink.take(evidence) {
+                Ok(()) => {
+                    written.files += 1;
+                    written.records += evidence.record.records.len() as u64;
+                }
+                Err(error) => {
+                    let name = evidence.record.name();
+                    tracing::warn!(%name, %error, "evidence against a worker could not be written; free space or name another folder");
+                    written.failure = Some(format!("evidence of {name}: {error}"));
+                }
+            }
         }
         if let Some(folder) = &keep.probes
             && !self.probes.is_empty()
@@ -222,9 +277,9 @@ mod tests {
         let folder = || Some(PathBuf::from("somewhere"));
         let none = KeepOptions::default();
         assert_eq!((none.of(true), none.of(false)), (None, None));
-        let probes = KeepOptions { probes: folder(), rows: None };
+        let probes = KeepOptions { probes: folder(), ..KeepOptions::default() };
         assert_eq!((probes.of(true), probes.of(false)), (Some(Keeping::Probe), None));
-        let rows = KeepOptions { probes: None, rows: folder() };
+        let rows = KeepOptions { rows: folder(), ..KeepOptions::default() };
         assert_eq!((rows.of(true), rows.of(false)), (Some(Keeping::Probe), Some(Keeping::Private)));
     }
 

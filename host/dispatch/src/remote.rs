@@ -8,8 +8,9 @@
 //! answered a trial (`ejection.rs`).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use kvasir_experts::{ExpertRows, group};
 
 use crate::asking::Asker;
 use crate::check::Check;
-use crate::open::{Held, Open, PartState, Piece, Waiting};
+use crate::open::{Asked, Held, Open, PartState, Piece, Waiting};
 use crate::outstanding::{Arrival, Failure};
 use crate::session::{Session, State};
 use crate::split::{Answer, split};
@@ -112,11 +113,8 @@ impl Experts for RemoteExperts {
             }
             let until = self.next_deadline().into_iter().chain(deadline).min();
             let wait = until.map_or(LONGEST_WAIT, |until| until.saturating_duration_since(now));
-            match self.arrivals.recv_timeout(wait) {
-                Ok(arrival) => self.take_in(arrival),
-                // `arrive` lives as long as `arrivals`, so a channel without senders cannot happen; the deadlines
-                // would handle it.
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            if let Some(arrival) = self.wait_for_arrival(now, wait) {
+                self.take_in(arrival);
             }
         }
     }
@@ -331,14 +329,48 @@ impl RemoteExperts {
         Some(Completed { call: id, sums: open.into_sums(self.shared.hidden), at })
     }
 
+    /// Waits for what comes, `wait` at the longest. At the time at which an answer is likely it looks without sleeping, since a thread
+    /// that sleeps takes tens of microseconds to wake.
+    fn wait_for_arrival(&self, now: Instant, wait: Duration) -> Option<Arrival> {
+        let likely = self.likely_arrival(now);
+        let sleep = match &likely {
+            Some(likely) => wait.min(likely.start.saturating_duration_since(now)),
+            None => wait,
+        };
+        if !sleep.is_zero() {
+            // `arrive` lives as long as `arrivals`, so a channel without senders cannot happen; the deadlines would handle it.
+            return self.arrivals.recv_timeout(sleep).ok();
+        }
+        let until = likely.map_or(now, |likely| likely.end.min(now + wait));
+        while Instant::now() < until {
+            match self.arrivals.try_recv() {
+                Ok(arrival) => return Some(arrival),
+                // Whoever brings it may have to run on this very core.
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+        None
+    }
+
+    /// When the next answer is likely to come, or may have come by now.
+    fn likely_arrival(&self, now: Instant) -> Option<Range<Instant>> {
+        let likely = self.asked().filter_map(|asked| asked.likely.clone());
+        likely.filter(|likely| now < likely.end).min_by_key(|likely| likely.start)
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
+        let open = self.asked().map(|asked| asked.deadline);
+        open.chain(self.trials.values().map(|trial| trial.deadline)).min()
+    }
+
+    /// Those who may still answer in time.
+    fn asked(&self) -> impl Iterator<Item = &Asked> {
         let parts = self.open.values().flat_map(|open| &open.parts);
         let asked = parts.flat_map(|state| match state {
             PartState::Waiting(waiting) => waiting.asked.as_slice(),
             PartState::Done => &[],
         });
-        let open = asked.filter(|asked| !asked.missed).map(|asked| asked.deadline);
-        open.chain(self.trials.values().map(|trial| trial.deadline)).min()
+        asked.filter(|asked| !asked.missed)
     }
 
     /// Sends what a call asks of workers that are to be tried to them too. Their answers are compared, not used.

@@ -21,6 +21,7 @@ pub(crate) const MAX_OPEN_WANTS: usize = 64;
 
 /// The receiving half: takes wants and cancels, and hands them to the task that sends.
 pub(crate) struct BlobServer {
+    session: Arc<Session>,
     digests: HashMap<ExpertAddress, ExpertDigest>,
     wanted: mpsc::Sender<Want>,
     cancelled: Arc<Mutex<HashSet<u32>>>,
@@ -30,7 +31,8 @@ pub(crate) struct BlobServer {
 struct Sending {
     model: Arc<Model>,
     session: Arc<Session>,
-    by_digest: HashMap<ExpertDigest, ExpertAddress>,
+    /// Experts of the same weights have one digest.
+    by_digest: HashMap<ExpertDigest, Vec<ExpertAddress>>,
     wanted: mpsc::Receiver<Want>,
     cancelled: Arc<Mutex<HashSet<u32>>>,
 }
@@ -50,31 +52,41 @@ pub(crate) fn assignment(model: &Model, experts: &[ExpertAddress]) -> Result<Vec
 }
 
 impl BlobServer {
-    /// Starts the task that sends the experts of `assigned`; it ends when the server is dropped or the link ends.
-    pub(crate) fn start(model: Arc<Model>, session: Arc<Session>, assigned: &[Assigned]) -> Self {
+    /// Starts the task that sends experts of `given_away`, once the session's worker was assigned them; it ends when the server is
+    /// dropped or the link ends.
+    pub(crate) fn start(model: Arc<Model>, session: Arc<Session>, given_away: &[Assigned]) -> Self {
         let (wanted, receiver) = mpsc::channel(MAX_OPEN_WANTS);
         let cancelled = Arc::new(Mutex::default());
         let address = |assigned: &Assigned| (assigned.name.layer, assigned.name.expert);
+        let mut by_digest: HashMap<ExpertDigest, Vec<ExpertAddress>> = HashMap::new();
+        for assigned in given_away {
+            by_digest.entry(assigned.digest).or_default().push(address(assigned));
+        }
         let sending = Sending {
             model,
-            session,
-            by_digest: assigned.iter().map(|assigned| (assigned.digest, address(assigned))).collect(),
+            session: Arc::clone(&session),
+            by_digest,
             wanted: receiver,
             cancelled: Arc::clone(&cancelled),
         };
         tokio::spawn(sending.run());
-        let digests = assigned.iter().map(|assigned| (address(assigned), assigned.digest)).collect();
-        Self { digests, wanted, cancelled }
+        let digests = given_away.iter().map(|assigned| (address(assigned), assigned.digest)).collect();
+        Self { session, digests, wanted, cancelled }
     }
 
-    /// The digest under which an expert was assigned.
+    /// The digest under which an expert is assigned.
     pub(crate) fn digest(&self, address: ExpertAddress) -> Option<ExpertDigest> {
         self.digests.get(&address).copied()
     }
 
     /// Queues a range.
     pub(crate) fn want(&self, want: Want) -> Result<(), Refusal> {
-        if !self.digests.values().any(|digest| *digest == want.digest) {
+        let is_assigned = {
+            let state = self.session.state();
+            let mut wanted = self.digests.iter().filter(|(_, digest)| **digest == want.digest);
+            wanted.any(|(address, _)| state.assigned.contains(address))
+        };
+        if !is_assigned {
             return Err(Refusal::new(
                 RefusalCode::ProtocolError,
                 format!("blob {} was not assigned in this session", want.digest),
@@ -140,7 +152,11 @@ impl Sending {
     /// The blob, and a first chunk that holds its proof and no data yet. Read off the runtime's threads: the file may have
     /// to be fetched from a disk.
     async fn read(&self, want: Want) -> Option<(Vec<u8>, Chunk<'static>)> {
-        let &(layer, expert) = self.by_digest.get(&want.digest)?;
+        let addresses = self.by_digest.get(&want.digest)?;
+        let (layer, expert) = {
+            let state = self.session.state();
+            *addresses.iter().find(|address| state.assigned.contains(*address))?
+        };
         let model = Arc::clone(&self.model);
         let read = tokio::task::spawn_blocking(move || {
             let (layer, expert) = (LayerIndex(layer), ExpertIndex(expert));

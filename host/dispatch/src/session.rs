@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -254,7 +255,7 @@ impl Session {
             state.numbers.calls += 1;
             state.numbers.bytes_up += up;
         }
-        if let Err(error) = self.link.try_send(Kind::Call, stream, payload) {
+        if let Err(error) = self.link.send_at_once(Kind::Call, stream, payload) {
             tracing::debug!(session = %self.id.short(), %error, "a call was not taken by the link");
             let mut state = self.state();
             state.calls.answered(number);
@@ -288,6 +289,11 @@ impl Session {
     /// How long a call of so many expert-rows may take.
     pub(crate) fn allowance(&self, expert_rows: usize, bounds: Deadlines) -> Duration {
         self.state().latency.allowance(expert_rows, bounds)
+    }
+
+    /// When a call of so many expert-rows is likely to be answered, from its start.
+    pub(crate) fn likely(&self, expert_rows: usize) -> Option<Range<Duration>> {
+        self.state().latency.likely(expert_rows)
     }
 
     /// Asks the worker to hold experts.

@@ -12,6 +12,8 @@ use tokio::runtime::Runtime;
 
 use crate::check::Known;
 use crate::control;
+use crate::evidence::WrongCalls;
+use crate::heirs;
 use crate::latency::{Deadlines, Percentiles};
 use crate::options::{SwarmError, SwarmOptions};
 use crate::placement::{ExpertAddress, deal, with_copies};
@@ -46,18 +48,24 @@ pub(crate) struct Shared {
     /// GGUF numbers of the tensor formats that the experts given away hold.
     pub(crate) formats: Vec<u32>,
     remote: Vec<bool>,
-    /// The slots that hold each expert, the one that it was dealt to first.
+    /// For each expert all slots, in the order in which they are asked if they hold it: the one that it was dealt to, those with its
+    /// copies, and whoever may have taken it over.
     owners: HashMap<ExpertAddress, Vec<usize>>,
-    shares: Vec<Vec<ExpertAddress>>,
+    /// What is dealt to each slot.
+    pub(crate) shares: Vec<Vec<ExpertAddress>>,
     table: Mutex<Table>,
     changed: Condvar,
     statistics: Mutex<Statistics>,
     pub(crate) known: Mutex<Known>,
+    /// Calls that were found wrong, for the sessions' books.
+    pub(crate) wrong: Arc<WrongCalls>,
 }
 
 #[derive(Default)]
-struct Table {
-    slots: Vec<Slot>,
+pub(crate) struct Table {
+    pub(crate) slots: Vec<Slot>,
+    /// The memory that each session's worker has for experts, until the session ends.
+    pub(crate) offered: HashMap<[u8; 32], u64>,
     /// Every session that ever was, in the order they joined.
     sessions: Vec<Arc<Session>>,
     /// No new sessions.
@@ -70,13 +78,15 @@ struct Table {
 
 /// One share of the experts, and who computes it.
 #[derive(Clone, Default)]
-struct Slot {
+pub(crate) struct Slot {
     /// Who is asked.
-    seat: Option<Seat>,
+    pub(crate) seat: Option<Seat>,
     /// A session of the same worker with another plugin, which takes the seat once it holds what it was assigned.
     next: Option<Seat>,
     /// Who sat here last: it holds these experts still, if it is there still.
     last: Option<PublicKey>,
+    /// Since when nobody sits here any more.
+    pub(crate) empty_since: Option<Instant>,
 }
 
 /// A slot's holder: a pairing under way, or a session.
@@ -101,6 +111,7 @@ impl Swarm {
             .map_err(|error| SwarmError::System { what: "threads", reason: error.to_string() })?;
         let link = runtime.block_on(control::connect(&shared))?;
         runtime.spawn(control::run(Arc::clone(&shared), link));
+        runtime.spawn(heirs::run(Arc::clone(&shared), shared.options.heirs_after));
         Ok(Self { shared, runtime: Some(runtime) })
     }
 
@@ -221,15 +232,13 @@ impl Shared {
         let copies = options.copies.min(slots.saturating_sub(1));
         let is_copied =
             |address: ExpertAddress| options.copied.as_ref().is_none_or(|copied| copied.contains(&address));
-        let owners_of = |slot: usize, address: ExpertAddress| {
-            let copies = if is_copied(address) { copies } else { 0 };
-            (0..=copies).map(|next| (slot + next) % slots).collect::<Vec<_>>()
-        };
+        // Copies lie in the next slots.
+        let owners_of = |slot: usize| (0..slots).map(|next| (slot + next) % slots).collect::<Vec<_>>();
         let owners = shares
             .iter()
             .enumerate()
             .flat_map(|(slot, share)| share.iter().map(move |&address| (slot, address)))
-            .map(|(slot, address)| (address, owners_of(slot, address)))
+            .map(|(slot, address)| (address, owners_of(slot)))
             .collect();
         let shares = with_copies(&shares, copies, is_copied);
         // Once, and before anything waits for it: it reads every weight of the model.
@@ -249,12 +258,13 @@ impl Shared {
             changed: Condvar::new(),
             statistics: Mutex::default(),
             known: Mutex::default(),
+            wrong: Arc::default(),
             model,
             options,
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -263,21 +273,25 @@ impl Shared {
         self.remote.get(usize::from(layer)).copied().unwrap_or(false)
     }
 
-    /// The slots that hold an expert, the one that it was dealt to first.
+    /// The slots that may hold an expert, the one that it was dealt to first.
     pub(crate) fn slots_of(&self, layer: u16, expert: u16) -> &[usize] {
         self.owners.get(&(layer, expert)).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Who may be asked now for a part of a call: who holds all of its experts, the slot that it was planned for first.
-    pub(crate) fn holders(&self, layer: u16, part: &Part) -> Vec<Arc<Session>> {
+    pub(crate) fn holders(&self, layer: u16, part: &Part) -> impl Iterator<Item = Arc<Session>> {
         let first = part.requests.first();
         let slots = first.map(|request| self.slots_of(layer, request.expert.0)).unwrap_or_default();
-        let others = slots.iter().copied().filter(|slot| *slot != part.slot);
+        let others = slots.iter().copied().filter(move |slot| *slot != part.slot);
         let slots = std::iter::once(part.slot).chain(others);
         slots
-            .filter_map(|slot| self.usable_session(slot))
-            .filter(|session| session.holds_all(layer, part))
-            .collect()
+            .filter_map(move |slot| self.usable_session(slot))
+            .filter(move |session| session.holds_all(layer, part))
+    }
+
+    /// All experts that are given away.
+    pub(crate) fn given_away(&self) -> Vec<ExpertAddress> {
+        self.owners.keys().copied().collect()
     }
 
     /// Sessions that missed deadlines and may be tried now.
@@ -320,12 +334,13 @@ impl Shared {
     /// Reserves a slot for a pairing: the one whose worker comes back, else a free one that nobody comes back to, if there is
     /// one. Gives the slot and the experts dealt to it. A worker that comes with the plugin that it had was cut off, and its
     /// old session ends now; one that comes with another plugin changes over: its old session is asked until the new one holds
-    /// its experts.
+    /// its experts. `memory_bytes` is what the worker has for experts.
     pub(crate) fn reserve(
         &self,
         session: [u8; 32],
         worker: &PublicKey,
         plugin: PluginDigest,
+        memory_bytes: u64,
     ) -> Option<(usize, Vec<ExpertAddress>)> {
         let mut table = self.table();
         if table.closing {
@@ -340,6 +355,7 @@ impl Shared {
         if let Some(Seat::Taken(old)) = place.replace(Seat::Reserved(session)) {
             old.end("a newer session of the same worker took its place".to_owned());
         }
+        table.offered.insert(session, memory_bytes);
         Some((number, self.shares[number].clone()))
     }
 
@@ -353,6 +369,7 @@ impl Shared {
                 }
             }
         }
+        table.offered.remove(&session);
         table.trouble = Some(why);
         drop(table);
         self.changed.notify_all();
@@ -384,6 +401,7 @@ impl Shared {
 
     /// A session is over; its slot is free, or the next one's.
     pub(crate) fn session_ended(&self, session: &Session) {
+        self.wrong.forget(session.id);
         let mut table = self.table();
         let why = session.state().ended.clone();
         let is_it =
@@ -394,8 +412,10 @@ impl Shared {
             }
             if is_it(&slot.seat) {
                 slot.seat = slot.next.take();
+                slot.empty_since = slot.seat.is_none().then(Instant::now);
             }
         }
+        table.offered.remove(&session.id.0);
         if let Some(why) = why {
             table.trouble = Some(format!("session with {}: {why}", session.worker));
         }

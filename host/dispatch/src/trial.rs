@@ -60,7 +60,7 @@ impl Trial {
             match recompute(&call, &groups, &part, local, shared.hidden) {
                 Ok(own) => {
                     let check = Check { part, session: Arc::clone(&session), wire_call, values };
-                    shared.judge(&check, call.layer.0, &own);
+                    shared.judge(&check, &call, &own);
                 }
                 Err(error) => tracing::warn!(%error, "a trial cannot be computed again here"),
             }

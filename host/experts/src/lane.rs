@@ -65,6 +65,8 @@ struct Room {
 pub(crate) struct Seat {
     room: usize,
     pub expert: u64,
+    /// Bytes of its weights.
+    pub bytes: u64,
     /// Most rows that it may be asked for at once.
     pub at_once: usize,
 }
@@ -148,7 +150,7 @@ impl Lane {
             }
             self.clock += 1;
             held.used = self.clock;
-            seats.push(Seat { room: held.room, expert: held.handle.apart()?, at_once });
+            seats.push(Seat { room: held.room, expert: held.handle.apart()?, bytes: held.bytes, at_once });
         }
         Some(seats)
     }

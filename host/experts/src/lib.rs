@@ -27,7 +27,9 @@ pub use kvasir_gpu::{
     Adapter, AdapterChoice, AdapterKind, Deadlines, FailureHistory, FailureKind, GpuError, GpuOptions,
     MemoryHistory,
 };
-pub use kvasir_kernel::{KernelError, KernelOptions, UNREADABLE_FAILURES, Walls, told_failures};
+pub use kvasir_kernel::{
+    Aside, KernelError, KernelOptions, UNREADABLE_FAILURES, Walls, told_failures, waiting_aside,
+};
 pub use kvasir_model::{ExpertIndex, LayerIndex};
 pub use kvasir_numerics::{Format, InstructionSet, RowFormat, Swiglu};
 pub use kvasir_plugin::VerifiedPlugin;

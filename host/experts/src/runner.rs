@@ -193,6 +193,11 @@ impl ExpertRunner {
         self.shared.kernel.process_id()
     }
 
+    /// Whether all experts are computed in the kernel's process, so that who asks for rows waits for it and does little else.
+    pub fn is_apart(&self) -> bool {
+        self.shared.kernel.is_apart() && self.gpu.is_none()
+    }
+
     /// Loads an expert. Loading it twice is an error, as is exceeding `held_bytes`.
     pub fn load(
         &self,

@@ -3,8 +3,9 @@
 //!
 //! Between two calls of a worker everybody sleeps, here and over there, and to wake somebody takes longer than a small expert. So
 //! the lanes of a call are dealt out to as many bundles as there are threads, all bundles are asked, and then their answers are
-//! taken: as many threads compute as did before, and each is woken once. Who computes an expert changes no bit of it. A lane whose
-//! experts are not all there, or do not take such rows, is left to be computed the plain way.
+//! taken: as many threads compute as did before, and each is woken once. What is computed sooner than a thread is awake goes to one of
+//! them alone. Who computes an expert changes no bit of it. A lane whose experts are not all there, or do not take such rows, is left to
+//! be computed the plain way.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -23,6 +24,9 @@ use crate::runner::ExpertRunner;
 const COST_OF_ROW: usize = 2;
 /// An expert's share.
 const COST_OF_EXPERT: usize = 1;
+/// Bytes of weights, counted again for every row that meets them, that one thread computes with in the time in which another would wake
+/// up: an instance computes with some fifteen kilobytes in a microsecond, and a processor that sleeps takes 50 to 100 of them.
+const LITTLE_BYTES: u64 = 1 << 20;
 
 /// Rows of one expert.
 struct Entry<'a> {
@@ -57,8 +61,11 @@ pub(crate) fn evaluate_together(runner: &ExpertRunner, rows: Rows<'_>, works: &m
         }
     }
     let mut failures: Vec<Option<RunnerError>> = lanes.iter().map(|_| None).collect();
-    let mut bundles: Vec<Bundle<'_>> =
-        (0..current_count().min(ready.len())).map(|_| Bundle::default()).collect();
+    let met = ready.iter().flat_map(|(_, work, seats)| {
+        work.jobs.iter().zip(seats).map(|((request, _), seat)| seat.bytes * request.rows.len() as u64)
+    });
+    let threads = if met.sum::<u64>() <= LITTLE_BYTES { 1 } else { current_count() };
+    let mut bundles: Vec<Bundle<'_>> = (0..threads.min(ready.len())).map(|_| Bundle::default()).collect();
     ready.sort_by_key(|(_, work, _)| Reverse(work.rows));
     for (lane, work, seats) in &mut ready {
         let Some(bundle) = bundles.iter_mut().min_by_key(|bundle| bundle.cost) else { return };
@@ -71,7 +78,8 @@ pub(crate) fn evaluate_together(runner: &ExpertRunner, rows: Rows<'_>, works: &m
     }
     while bundles.iter().any(|bundle| !bundle.entries.is_empty()) {
         // All are asked before the first is waited for.
-        let asked: Vec<_> = bundles.iter().map(|bundle| bundle.ask(&lanes, rows)).collect();
+        let alone = bundles.len() == 1;
+        let asked: Vec<_> = bundles.iter().map(|bundle| bundle.ask(&lanes, rows, alone)).collect();
         let stopped: Vec<_> =
             bundles.iter_mut().zip(asked).map(|(bundle, asked)| bundle.collect(asked)).collect();
         for (bundle, stopped) in bundles.iter_mut().zip(stopped) {
@@ -88,11 +96,13 @@ pub(crate) fn evaluate_together(runner: &ExpertRunner, rows: Rows<'_>, works: &m
 }
 
 impl Bundle<'_> {
-    /// Asks for as much as finds room in one request: how many entries it is, and what is under way. Nothing where nothing is left.
+    /// Asks for as much as finds room in one request: how many entries it is, and what is under way. Nothing where nothing is left. With
+    /// `alone` no other bundle is asked.
     fn ask<'l>(
         &self,
         lanes: &'l [MutexGuard<'_, Lane>],
         rows: Rows<'_>,
+        alone: bool,
     ) -> Option<(usize, Result<Asked<'l>, KernelError>)> {
         let first = self.entries.front()?;
         // Whose instance is gone has left with it, so this is for the compiler.
@@ -107,6 +117,9 @@ impl Bundle<'_> {
             instance.is_some_and(|instance| request.add(instance, entry.seat.expert, rows.bytes, entry.rows))
         });
         let count = fitting.count();
+        if alone {
+            request.watch();
+        }
         Some((count, request.ask()))
     }
 

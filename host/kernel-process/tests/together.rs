@@ -91,11 +91,12 @@ fn each_job_has_its_own_rows_whatever_the_instance_and_lanes_are_asked_side_by_s
         let other = ask(&[(&all[2], &[3, 1])], &rows).unwrap();
         assert_eq!(collect(one, &[3, 1]).unwrap(), [vec![3.0; 3 * HIDDEN], vec![1.0; HIDDEN]]);
         assert_eq!(collect(other, &[2]).unwrap(), [vec![2.0; 2 * HIDDEN]]);
-        // Several experts of one instance, and in between one by itself.
+        // Several experts of one instance, watched for, and in between one by itself.
         let mut request = all[0].0.together(ROW_BYTES, HIDDEN).unwrap();
         assert!(
             request.add(&all[0].0, another, &rows, &[0, 1]) && request.add(&all[0].0, all[0].1, &rows, &[2])
         );
+        request.watch();
         let both = collect(request.ask().unwrap(), &[2, 1]).unwrap();
         assert_eq!(both, [vec![2.0; 2 * HIDDEN], vec![1.0; HIDDEN]]);
         let mut out = vec![0.0; HIDDEN];

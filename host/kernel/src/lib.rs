@@ -7,6 +7,7 @@
 //! Needs Linux: sealed memory files, futexes and seccomp have no counterpart elsewhere.
 #![cfg_attr(test, allow(clippy::unwrap_used))] // A test that cannot set itself up has failed.
 
+mod aside;
 mod cache;
 pub mod compile;
 mod error;
@@ -24,6 +25,7 @@ mod system_limits;
 mod together;
 mod walls;
 
+pub use aside::{Aside, waiting_aside};
 pub use cache::CompileCache;
 pub use error::KernelError;
 pub use history::{FailureHistory, FailureKind, MemoryHistory, UNREADABLE_FAILURES, told_failures};

@@ -13,7 +13,7 @@ use crate::compile::{EXIT_FOREIGN_ARTEFACT, EXIT_SETUP};
 use crate::error::KernelError;
 use crate::options::{KernelOptions, PROGRAM_VARIABLE};
 use crate::program::find_program;
-use crate::ring::{Answer, Lane, Request, Ring};
+use crate::ring::{Answer, Lane, Request, Ring, SPIN};
 use crate::shared_memory::memory_file;
 use crate::start::start;
 use crate::walls::Walls;
@@ -28,6 +28,11 @@ const KEPT_BYTES: usize = 2 << 10;
 const END_GRACE: Duration = Duration::from_millis(500);
 /// How often a process's use of the processor is looked at.
 const WATCH: Duration = Duration::from_secs(1);
+/// How long an answer is watched for that may be there soon: as long as it takes to wake a thread of the process, and to compute a
+/// little. Who sleeps meanwhile is woken in turn.
+const LONG_SPIN: Duration = Duration::from_micros(150);
+/// One that took longer comes from larger experts, and the next one is not watched for.
+const NOT_SOON: Duration = Duration::from_micros(450);
 /// Processor time that a process may use beyond the calls it was asked for, and one part in ten of its life on top.
 const IDLE_ALLOWANCE: Duration = Duration::from_secs(20);
 /// Clock ticks in a second, as /proc counts them.
@@ -195,6 +200,10 @@ pub(crate) struct Process {
     busy: Arc<AtomicU64>,
     failed: Mutex<Option<KernelError>>,
     counted: AtomicBool,
+    /// Whether another processor computes while one watches.
+    has_company: bool,
+    /// Whether the last request of few rows was answered soon.
+    is_soon: AtomicBool,
 }
 
 impl Process {
@@ -235,6 +244,8 @@ impl Process {
             busy,
             failed: Mutex::new(None),
             counted: AtomicBool::new(false),
+            has_company: std::thread::available_parallelism().is_ok_and(|count| count.get() > 1),
+            is_soon: AtomicBool::new(true),
         };
         // From here on dropping the process kills it.
         let until = Instant::now() + options.start;
@@ -276,6 +287,16 @@ impl Process {
     /// Bytes of data in a lane.
     pub fn lane_bytes(&self) -> usize {
         self.ring.lane_bytes()
+    }
+
+    /// How long the answer to few rows is watched for.
+    pub fn spin(&self) -> Duration {
+        if self.has_company && self.is_soon.load(Ordering::Relaxed) { LONG_SPIN } else { SPIN }
+    }
+
+    /// So long it took until few rows were answered.
+    pub fn took(&self, time: Duration) {
+        self.is_soon.store(time < NOT_SOON, Ordering::Relaxed);
     }
 
     /// Gives one lane to the caller alone.
@@ -346,7 +367,7 @@ impl<'a> LaneGuard<'a> {
         limit: Duration,
     ) -> Result<Answer, KernelError> {
         let begun = self.begin(request)?;
-        self.finish(name, begun, limit, 0)
+        self.finish(name, begun, limit, 0, SPIN)
     }
 
     /// Asks, and says when. Nothing else is done with the lane before [`LaneGuard::finish`]; a guard that is dropped before it ends the
@@ -363,13 +384,15 @@ impl<'a> LaneGuard<'a> {
     }
 
     /// Waits for the answer to what was asked when it had `begun`; at the deadline the process is killed. Each of `jobs` has
-    /// `limit` for itself: as many times at the most the deadline moves on, when the process says that one is done.
+    /// `limit` for itself: as many times at the most the deadline moves on, when the process says that one is done. For the time `spin`
+    /// this thread does not sleep.
     pub fn finish(
         &mut self,
         name: &'static str,
         begun: Instant,
         limit: Duration,
         jobs: u32,
+        spin: Duration,
     ) -> Result<Answer, KernelError> {
         let (process, lane) = (self.process, self.lane);
         let (mut done, mut since) = (0, begun);
@@ -380,7 +403,7 @@ impl<'a> LaneGuard<'a> {
             }
             !process.watched.has_ended() && since.elapsed() < limit
         };
-        let answer = lane.answer(*self.asked, goes_on);
+        let answer = lane.answer(*self.asked, spin, goes_on);
         self.under_way = false;
         process.busy.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
         match answer {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{hint, io};
 
+use crate::aside::wait_aside;
 use crate::shared_memory::{SharedMemory, give_back, wait, wake};
 use crate::walls::Walls;
 
@@ -28,8 +29,8 @@ pub const KEPT_BYTES: usize = 1 << 20;
 pub const MAX_EXPERT_BYTES: u64 = 2 << 30;
 /// Longest report of a failure in bytes.
 pub const MAX_REPORT_BYTES: usize = 4 << 10;
-/// How long a side watches for the other before it sleeps.
-const SPIN: Duration = Duration::from_micros(30);
+/// How long a side watches for the other before it sleeps, unless it knows better.
+pub const SPIN: Duration = Duration::from_micros(30);
 /// How long the host sleeps before it looks whether its deadline has passed.
 const HOST_NAP: Duration = Duration::from_millis(50);
 /// How long the process sleeps before it looks again, in case that a wake-up was lost.
@@ -357,9 +358,16 @@ impl<'a> Lane<'a> {
         post(self.word(AT_ASKED), number, self.word(AT_PROCESS_SLEEPS));
     }
 
-    /// Host: waits for the answer `number` as long as `goes_on` says so; `Some(None)` is one that is none.
-    pub fn answer(&self, number: u32, goes_on: impl FnMut() -> bool) -> Option<Option<Answer>> {
-        await_number(self.answered(), number, self.word(AT_HOST_SLEEPS), HOST_NAP, goes_on).then(|| {
+    /// Host: waits for the answer `number` as long as `goes_on` says so, without sleep for the time `spin`; `Some(None)` is one that is
+    /// none.
+    pub fn answer(
+        &self,
+        number: u32,
+        spin: Duration,
+        goes_on: impl FnMut() -> bool,
+    ) -> Option<Option<Answer>> {
+        let sleeps = self.word(AT_HOST_SLEEPS);
+        await_number(self.answered(), number, sleeps, [spin, HOST_NAP], goes_on).then(|| {
             let field = |index: usize| {
                 self.ring.memory.number(self.start + AT_ANSWER + 8 * index).load(Ordering::Relaxed)
             };
@@ -379,7 +387,8 @@ impl<'a> Lane<'a> {
 
     /// Process: the request `number`, waited for without end.
     pub fn request(&self, number: u32) -> Option<Request> {
-        await_number(self.word(AT_ASKED), number, self.word(AT_PROCESS_SLEEPS), PROCESS_NAP, || true);
+        let sleeps = self.word(AT_PROCESS_SLEEPS);
+        await_number(self.word(AT_ASKED), number, sleeps, [SPIN, PROCESS_NAP], || true);
         let mut fields = [0; FIELDS];
         for (index, field) in fields.iter_mut().enumerate() {
             *field = self.ring.memory.number(self.start + AT_REQUEST + 8 * index).load(Ordering::Relaxed);
@@ -459,23 +468,40 @@ fn post(word: &AtomicU32, number: u32, sleeps: &AtomicU32) {
     }
 }
 
-/// Whether `word` became `number` before `goes_on` said no; asked now and then, and after every wake-up.
+/// Whether `word` became `number` before `goes_on` said no; asked after every nap and every wake-up, of which there are none for the
+/// time `spin`.
 fn await_number(
     word: &AtomicU32,
     number: u32,
     sleeps: &AtomicU32,
-    nap: Duration,
+    [spin, nap]: [Duration; 2],
     mut goes_on: impl FnMut() -> bool,
 ) -> bool {
     let begun = Instant::now();
-    while begun.elapsed() < SPIN {
+    loop {
         for _ in 0..64 {
             if word.load(Ordering::Acquire) == number {
                 return true;
             }
             hint::spin_loop();
         }
+        if begun.elapsed() >= spin {
+            break;
+        }
     }
+    let mut came = false;
+    wait_aside(&mut || came = sleep_until(word, number, sleeps, nap, &mut goes_on));
+    came
+}
+
+/// The part of [`await_number`] that sleeps.
+fn sleep_until(
+    word: &AtomicU32,
+    number: u32,
+    sleeps: &AtomicU32,
+    nap: Duration,
+    goes_on: &mut impl FnMut() -> bool,
+) -> bool {
     loop {
         sleeps.store(1, Ordering::SeqCst);
         let found = word.load(Ordering::SeqCst);
@@ -497,6 +523,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+    use crate::aside::waiting_aside;
     use crate::shared_memory::memory_file;
 
     fn requests() -> Vec<Request> {
@@ -575,7 +602,7 @@ mod tests {
                     let lane = host.lane(number);
                     for turn in 1..=200u32 {
                         lane.ask(&Request::Chunk { length: u64::from(turn) }, turn);
-                        assert_eq!(lane.answer(turn, || true), Some(Some(Answer::Values { count: 1 })));
+                        assert_eq!(lane.answer(turn, SPIN, || true), Some(Some(Answer::Values { count: 1 })));
                         assert_eq!(lane.progress(), turn);
                         let mut value = [0.0];
                         lane.read_floats(4, &mut value);
@@ -584,7 +611,27 @@ mod tests {
                 });
             }
         });
-        assert_eq!(host.lane(0).answer(201, || false), None, "nobody answers what was not asked");
+        assert_eq!(host.lane(0).answer(201, SPIN, || false), None, "nobody answers what was not asked");
+    }
+
+    #[test]
+    fn a_wait_is_handed_aside_where_it_sleeps_and_only_there() {
+        static WAITS: AtomicU32 = AtomicU32::new(0);
+        fn aside(wait: &mut dyn FnMut()) {
+            WAITS.fetch_add(1, Ordering::Relaxed);
+            wait();
+        }
+        let length = Ring::length(1, MIN_LANE_BYTES);
+        let file = memory_file(length).unwrap();
+        let ring = Ring::create(file.as_fd(), 1, MIN_LANE_BYTES, 0).unwrap();
+        let lane = ring.lane(0);
+        assert_eq!(waiting_aside(aside, || lane.answer(1, SPIN, || false)), None);
+        assert_eq!(WAITS.load(Ordering::Relaxed), 1);
+        lane.reply(Answer::Done, 1);
+        assert_eq!(waiting_aside(aside, || lane.answer(1, SPIN, || true)), Some(Some(Answer::Done)));
+        assert_eq!(WAITS.load(Ordering::Relaxed), 1, "it was there");
+        assert_eq!(lane.answer(2, Duration::ZERO, || false), None);
+        assert_eq!(WAITS.load(Ordering::Relaxed), 1, "no longer");
     }
 
     #[test]

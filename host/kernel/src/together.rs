@@ -8,12 +8,14 @@ use crate::error::KernelError;
 use crate::instance::{Instance, unexpected};
 use crate::jobs::{JOB_BYTES, Job, MAX_JOBS, TABLE_BYTES};
 use crate::process::{LaneGuard, Process};
-use crate::ring::{Answer, MIN_LANE_BYTES, Request};
+use crate::ring::{Answer, MIN_LANE_BYTES, Request, SPIN};
 
 const NAME: &str = "forward";
 /// Most bytes of a request, with its results. A lane has more, but what was once used of it stays resident, and this much computes
 /// for so long that a wake-up is nothing beside it.
 const MOST_BYTES: usize = MIN_LANE_BYTES;
+/// Rows of a request, all jobs together, up to which the answer may be there before a thread has slept and was woken.
+const FEW_ROWS: usize = 8;
 
 /// A request in the making. The rows are in the memory of the lane already.
 pub struct Together<'a> {
@@ -28,6 +30,7 @@ pub struct Together<'a> {
     length: usize,
     /// Values that are due.
     values: usize,
+    is_watched: bool,
 }
 
 /// A request that is under way. It must be collected: a lane takes nothing else meanwhile, and where it is dropped instead, the
@@ -56,7 +59,17 @@ impl Instance {
     /// Where there is no such lane.
     pub fn together(&self, row_bytes: usize, hidden: usize) -> Result<Together<'_>, KernelError> {
         let (process, lane, limit) = (self.process(), self.lane()?, self.limit());
-        Ok(Together { process, lane, limit, row_bytes, hidden, jobs: 0, length: TABLE_BYTES, values: 0 })
+        Ok(Together {
+            process,
+            lane,
+            limit,
+            row_bytes,
+            hidden,
+            jobs: 0,
+            length: TABLE_BYTES,
+            values: 0,
+            is_watched: false,
+        })
     }
 }
 
@@ -96,6 +109,12 @@ impl<'a> Together<'a> {
         true
     }
 
+    /// Nothing else is asked meanwhile, so that nothing else needs this thread's processor: few rows that are answered soon are waited for
+    /// without sleep.
+    pub fn watch(&mut self) {
+        self.is_watched = true;
+    }
+
     /// Asks, and returns before there is an answer.
     ///
     /// # Errors
@@ -117,9 +136,16 @@ impl Asked<'_> {
     /// What the kernel says of a job, or a process that fails. Then nothing in `outs` counts. The instance concerned is to be told
     /// ([`Instance::stopped`]).
     pub fn collect<'o>(self, outs: impl Iterator<Item = &'o mut [f32]>) -> Result<(), Stopped> {
-        let Asked { together: Together { mut lane, limit, jobs, length, values, .. }, begun } = self;
+        let Asked { together, begun } = self;
+        let Together { process, mut lane, limit, hidden, jobs, length, values, is_watched, .. } = together;
         let whole = |error| Stopped { job: None, error };
-        match lane.finish(NAME, begun, limit, jobs as u32).map_err(whole)? {
+        let may_be_soon = is_watched && values <= FEW_ROWS * hidden;
+        let spin = if may_be_soon { process.spin() } else { SPIN };
+        let answer = lane.finish(NAME, begun, limit, jobs as u32, spin).map_err(whole)?;
+        if may_be_soon {
+            process.took(begun.elapsed());
+        }
+        match answer {
             Answer::Values { count } if count == values as u64 => {}
             other => {
                 let job = match other {

@@ -113,6 +113,7 @@ Examples:
   kvasir audit ./log --policy witnesses.policy --probes ./kept-rows --replay 20 --model atlas.gguf --plugin swiglu.kvp --json
   kvasir audit ./log --log-key log.vkey --replay 100 --model atlas.gguf --sign-key auditor.key --statements ./findings
   kvasir audit --evidence-file work-5e000000-1-5.fraud --model models/atlas/atlas-q4_k_m.gguf --plugin swiglu.kvp
+  kvasir audit ./log --log-key log.vkey --evidence-file work-5e000000-1-5.fraud --model atlas.gguf --sign-key auditor.key
 
 Exit code: 0 all is well, 1 a finding or something drawn that could not be judged, 3 no verdict: the log or something else that is
 needed could not be read. A file that the log's signed head demands and that is missing where the log answers is a finding.
@@ -277,6 +278,10 @@ pub struct ProbeArguments {
     /// [default: keep none].
     #[arg(long, env = "KVASIR_KEEP_ROWS", value_name = "FOLDER")]
     pub keep_rows: Option<PathBuf>,
+    /// Folder for a file of evidence against each worker whose answer is found wrong. It holds that call's rows: only you can
+    /// read it [default: `evidence` in the data folder].
+    #[arg(long, env = "KVASIR_EVIDENCE", value_name = "FOLDER")]
+    pub evidence: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -513,6 +518,7 @@ impl From<&ProbeArguments> for operate::probes::ProbeOptions {
             rate: arguments.probe_rate,
             prompts: arguments.probe_prompts.clone(),
             rows: arguments.keep_rows.clone(),
+            evidence: arguments.evidence.clone(),
         }
     }
 }

@@ -50,7 +50,7 @@ pub struct AuditArguments {
     #[arg(long, value_name = "N")]
     pub max_work: Option<u64>,
     /// Sign what is found with this key, as notes for `kvasir-ledger submit`.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "log")]
     pub sign_key: Option<PathBuf>,
     /// Folder for these notes.
     #[arg(long, value_name = "FOLDER", default_value = ".", requires = "sign_key")]
@@ -58,12 +58,9 @@ pub struct AuditArguments {
     /// Write what anybody needs to repeat a conviction into this folder, as `kvasir-ledger convict` reads it.
     #[arg(long, value_name = "FOLDER")]
     pub evidence: Option<PathBuf>,
-    /// Compute the calls of this file of evidence again, from the file alone, instead of auditing a log.
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with_all = ["log", "log_key", "policy", "treasury", "probes", "checkpoint", "sign_key", "evidence"]
-    )]
+    /// Compute the calls of this file of evidence again, from the file alone, instead of auditing a log. Where a log is named,
+    /// the file's receipt has to stand in it, and --sign-key states what is found.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["treasury", "probes", "evidence"])]
     pub evidence_file: Option<PathBuf>,
 }
 

@@ -52,13 +52,21 @@ pub struct ServeArguments {
     /// [default: keep none].
     #[arg(long, env = "KVASIR_KEEP_ROWS", value_name = "FOLDER")]
     pub keep_rows: Option<PathBuf>,
+    /// Folder for a file of evidence against each worker whose answer is found wrong. It holds that call's rows: only you can
+    /// read it [default: `evidence` in the data folder].
+    #[arg(long, env = "KVASIR_EVIDENCE", value_name = "FOLDER")]
+    pub evidence: Option<PathBuf>,
 }
 
 impl TryFrom<&ServeArguments> for ServeOptions {
     type Error = anyhow::Error;
 
     fn try_from(arguments: &ServeArguments) -> anyhow::Result<Self> {
-        let probes = ProbeOptions { rows: arguments.keep_rows.clone(), ..ProbeOptions::default() };
+        let probes = ProbeOptions {
+            rows: arguments.keep_rows.clone(),
+            evidence: arguments.evidence.clone(),
+            ..ProbeOptions::default()
+        };
         Ok(ServeOptions {
             compute: (&arguments.compute).into(),
             remote: arguments.swarm.remote(probes)?,

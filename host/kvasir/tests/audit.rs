@@ -143,6 +143,16 @@ fn an_honest_session_is_well_and_a_cheat_is_named_and_stated() {
         assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
         let told = json(&output);
         assert_eq!((&told["convicted"], &told["items"][0]["index"]), (&true.into(), &index.into()), "{told}");
+        // Who names the log too can state it: the receipt has to stand there.
+        let in_log = ["log", "--log-key", "log.vkey", "--evidence-file", path.to_str().unwrap(), "--json"];
+        let stated =
+            place.audit(&[&in_log[..], &["--sign-key", "auditor.key", "--statements", "stated"]].concat());
+        assert_eq!(stated.status.code(), Some(1), "{}", text(&stated.stderr));
+        let told = json(&stated);
+        assert_eq!(told["log"]["checkpoint"], audit.checkpoint.to_string(), "{told}");
+        let path = place.folder.path().join(told["items"][0]["statement"].as_str().unwrap());
+        let again = Audit::verify_own(&Note::parse(&std::fs::read(path).unwrap()).unwrap()).unwrap();
+        assert_eq!(Audit { at: audit.at, ..again }, audit, "the same as the log's audit says");
         keys = Some(work.keys);
     }
 
@@ -158,11 +168,20 @@ fn an_honest_session_is_well_and_a_cheat_is_named_and_stated() {
     let told = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{told}{}", text(&output.stderr));
     assert!(told.contains("the work is right"), "{told}");
+    // A log that does not have the receipt, no word on whom to believe, and a key without a log.
+    let elsewhere = place.scene.session(3, Class::Exact, &place.scene.calls);
+    write_log(&place.path("other"), &elsewhere.leaves, &[]);
+    let in_other = ["other", "--log-key", "log.vkey", "--evidence-file", "work.fraud"];
+    let output = place.audit(&in_other);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("no receipt with this session"), "{}", text(&output.stderr));
+    assert_eq!(place.audit(&["log", "--evidence-file", "work.fraud"]).status.code(), Some(3));
+    let alone = ["--evidence-file", "work.fraud", "--sign-key", "auditor.key"];
+    assert_eq!(place.audit(&alone).status.code(), Some(2));
     let mut forged = right;
     forged.record.records[0].rows[0] ^= 1;
     assert_eq!(again(forged).status.code(), Some(3));
     assert_eq!(place.audit(&["--evidence-file", "gone"]).status.code(), Some(3));
-    assert_eq!(place.audit(&["log", "--evidence-file", "work.fraud"]).status.code(), Some(2));
 
     // The ledger is audited first: what is wrong there is named, and nothing is replayed.
     let mut leaves = honest.leaves.clone();

@@ -12,6 +12,7 @@
 
 mod backoff;
 mod bulk;
+mod desk;
 mod dial;
 pub mod doctor;
 mod error;

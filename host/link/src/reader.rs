@@ -46,6 +46,11 @@ impl LinkReceiver {
         self.shared.consumed(&payload);
         Ok(payload)
     }
+
+    /// Whether a further payload is here already.
+    pub fn has_more(&self) -> bool {
+        !self.first.is_empty() || !self.queue.is_empty()
+    }
 }
 
 impl Drop for LinkReceiver {
@@ -121,12 +126,17 @@ impl Reader {
         let shared = Arc::clone(&self.shared);
         let LinkOptions { ping_after, dead_after, .. } = self.options;
         let mut liveness = Liveness::new(ping_after, dead_after, self.spread, Instant::now());
-        let broken = shared.broken(connection);
-        tokio::pin!(broken);
+        // Set anew when it has run out and not for every message: it runs out too early then, and whoever looks sees that.
+        let look = sleep_until(liveness.due());
+        let (ended, broken) = (shared.ended(), shared.broken(connection));
+        tokio::pin!(look, ended, broken);
         loop {
             tokio::select! {
                 message = stream.next() => {
                     liveness.heard(Instant::now());
+                    if liveness.due() < look.deadline() {
+                        look.as_mut().reset(liveness.due());
+                    }
                     if let Err(error) = self.take(message, connection) {
                         return error;
                     }
@@ -136,15 +146,16 @@ impl Reader {
                         return error;
                     }
                 }
-                () = sleep_until(liveness.due()) => {
+                () = &mut look => {
                     let now = Instant::now();
                     match liveness.tick(now) {
                         Tick::Wait => {}
                         Tick::Ping => shared.ping(HUB_STREAM),
                         Tick::Dead => return LinkError::Silent(liveness.silence(now)),
                     }
+                    look.as_mut().reset(liveness.due());
                 }
-                error = shared.ended() => return error,
+                error = &mut ended => return error,
                 () = &mut broken => return shared.why_cut(),
             }
         }

@@ -77,6 +77,10 @@ impl RelayQueue {
         queued == 0 || queued + relay.len() <= limit
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     pub(crate) fn push(&mut self, relay: Relay) {
         let (bulk, others) = relay.lanes();
         let place = match bulk {

@@ -1,12 +1,13 @@
 //! What the handles and the two tasks of a link share: the outgoing queues, credit, and how the link ended.
 
+mod at_once;
 mod bulk;
 mod kept;
 mod resume;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use kvasir_wire::assemble::Payload;
@@ -22,8 +23,9 @@ use tokio_tungstenite::tungstenite::Bytes;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
+use crate::desk::WriteHere;
 use crate::error::LinkError;
-use crate::relay::{Relay, RelayQueue};
+use crate::relay::RelayQueue;
 
 use bulk::{BulkPath, Dialled};
 pub(crate) use bulk::{BulkSource, Expected};
@@ -51,6 +53,12 @@ impl LinkSender {
     /// Queues a payload now or fails.
     pub fn try_send(&self, kind: Kind, stream: u32, payload: Vec<u8>) -> Result<(), LinkError> {
         self.shared.push(Outgoing::new(kind, stream, payload))
+    }
+
+    /// As [`LinkSender::try_send`], and writes the payload on this thread where it is small, nothing else waits and the connection takes
+    /// it without waiting: for who waits for the answer next.
+    pub fn send_at_once(&self, kind: Kind, stream: u32, payload: Vec<u8>) -> Result<(), LinkError> {
+        self.shared.push_at_once(Outgoing::new(kind, stream, payload))
     }
 
     /// Takes back a payload on `stream` of which nothing was sent yet; true if there was one.
@@ -118,6 +126,8 @@ pub(crate) struct Shared {
     pub(crate) bulk_work: Notify,
     /// Wakes senders that wait for room.
     pub(crate) room: Notify,
+    /// What the task that writes writes with, for as long as it does.
+    desk: Mutex<Option<Weak<dyn WriteHere>>>,
     end: watch::Sender<Option<LinkError>>,
     /// Changed under the lock of the outbox alone, so that who holds that sees one state.
     standing: watch::Sender<Standing>,
@@ -192,6 +202,7 @@ impl Shared {
             work: Notify::new(),
             bulk_work: Notify::new(),
             room: Notify::new(),
+            desk: Mutex::default(),
             end: watch::Sender::new(None),
             standing: watch::Sender::new(Standing::FIRST),
             counts,
@@ -233,27 +244,6 @@ impl Shared {
             room.await;
         }
         self.work.notify_one();
-        Ok(())
-    }
-
-    /// Queues a message to pass on, waiting while the queue is full.
-    pub(crate) async fn relay(&self, relay: Relay) -> Result<(), LinkError> {
-        loop {
-            let room = self.room.notified();
-            tokio::pin!(room);
-            room.as_mut().enable();
-            {
-                let mut outbox = self.outbox();
-                self.check_open(&outbox)?;
-                if outbox.has_room(&relay) {
-                    outbox.pass_on(relay);
-                    break;
-                }
-            }
-            room.await;
-        }
-        self.work.notify_one();
-        self.bulk_work.notify_one();
         Ok(())
     }
 

@@ -11,6 +11,7 @@ pub mod choices;
 pub mod delay;
 pub mod demo;
 pub mod doctor;
+pub mod evidence;
 pub mod expert_list;
 pub mod files;
 pub mod inspect;

@@ -75,6 +75,8 @@ pub struct ProbeOptions {
     pub prompts: Option<PathBuf>,
     /// Folder for the payer's records of all its calls.
     pub rows: Option<PathBuf>,
+    /// Folder for evidence against workers.
+    pub evidence: Option<PathBuf>,
 }
 
 /// Reads the prompts of `path`, one a line, or the bundled ones.

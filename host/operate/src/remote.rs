@@ -18,6 +18,7 @@ use kvasir_wire::ticket::Ticket;
 use serde::Serialize;
 
 use crate::choices::{AcceptChoice, VerifyChoice};
+use crate::evidence;
 use crate::expert_list::ExpertList;
 use crate::files;
 use crate::key_file;
@@ -205,7 +206,11 @@ impl Membership {
             }
         };
         let probes = settings.probes(&options.probes);
-        let keep = KeepOptions { probes: probes.folder, rows: probes.rows };
+        let keep = KeepOptions {
+            probes: probes.folder,
+            rows: probes.rows,
+            evidence: probes.evidence.map(evidence::into_folder),
+        };
         let swarm = Swarm::join(
             Arc::clone(&local.model),
             SwarmOptions {

@@ -16,6 +16,8 @@ use crate::serve::ServeSettings;
 
 /// The settings file may not be larger: it is read whole.
 const SETTINGS_BYTES_MAX: u64 = 64 * 1024;
+/// Where evidence against workers goes, in the data folder.
+const EVIDENCE_FOLDER: &str = "evidence";
 /// The demo model, where a checkout is the working folder.
 const CHECKOUT_MODEL: &str = "models/atlas/atlas-q4_k_m.gguf";
 
@@ -47,6 +49,8 @@ pub struct SettingsFile {
     pub probe_prompts: Option<PathBuf>,
     /// Folder for the records of all calls of `run` and `serve`, for its owner's own replay.
     pub keep_rows: Option<PathBuf>,
+    /// Folder for evidence against workers whose answers `run` and `serve` found wrong; none means `evidence` in the data folder.
+    pub evidence: Option<PathBuf>,
     /// What `serve` is told.
     #[serde(default)]
     pub serve: ServeSettings,
@@ -58,7 +62,7 @@ pub struct Settings {
     file: SettingsFile,
     /// Holds `config.toml`, `trust/` and `keys/`.
     pub configuration_folder: PathBuf,
-    /// Holds `plugins/`.
+    /// Holds `plugins/` and `evidence/`.
     pub data_folder: PathBuf,
 }
 
@@ -137,7 +141,7 @@ impl Settings {
         named.or(self.file.isolation).unwrap_or(IsolationChoice::Process)
     }
 
-    /// What is probed and kept: what was told, else what the settings file says.
+    /// What is probed and kept: what was told, else what the settings file says. Evidence is kept in any case.
     pub fn probes(&self, told: &ProbeOptions) -> ProbeOptions {
         let told = told.clone();
         ProbeOptions {
@@ -145,6 +149,10 @@ impl Settings {
             rate: told.rate.or(self.file.probe_rate),
             prompts: told.prompts.or_else(|| self.file.probe_prompts.clone()),
             rows: told.rows.or_else(|| self.file.keep_rows.clone()),
+            evidence: told
+                .evidence
+                .or_else(|| self.file.evidence.clone())
+                .or_else(|| Some(self.data_folder.join(EVIDENCE_FOLDER))),
         }
     }
 
@@ -210,6 +218,10 @@ mod tests {
         let probes = settings.probes(&told);
         assert_eq!((probes.folder, probes.rows), (Some("/flag".into()), Some("/r".into())));
         assert_eq!(probes.rate.map(ProbeRate::get), Some(0.5));
+        assert_eq!(probes.evidence, Some(home.path().join("data/evidence")));
+        fs::write(&path, "evidence = '/e'\n").unwrap();
+        let settings = Settings::load(Some(&path), Some(home.path())).unwrap();
+        assert_eq!(settings.probes(&ProbeOptions::default()).evidence, Some("/e".into()));
         fs::write(&path, "probe_rate = 1.5\n").unwrap();
         let error = format!("{:#}", Settings::load(Some(&path), Some(home.path())).unwrap_err());
         assert!(error.contains("between 0 and 1"), "{error}");

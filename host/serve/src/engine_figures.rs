@@ -193,6 +193,9 @@ mod tests {
         let statistics = Statistics {
             accepted: 4,
             deadlines_missed: 1,
+            answers_wrong: 2,
+            hedges: 6,
+            failovers: 7,
             workers: vec![worker.clone(), WorkerStatistics { connected: false, ..worker }],
             ..Statistics::default()
         };
@@ -208,8 +211,12 @@ mod tests {
             "kvasir_serve_waited_seconds_total 1.5",
             "kvasir_serve_call_wait_seconds_count 0",
             "kvasir_serve_workers 1",
+            "kvasir_serve_remote_answers_total 4",
             "kvasir_serve_remote_rows_total 24",
             "kvasir_serve_worker_failures_total{how=\"deadline\"} 1",
+            "kvasir_serve_worker_failures_total{how=\"wrong\"} 2",
+            "kvasir_serve_hedges_total 6",
+            "kvasir_serve_failovers_total 7",
             "kvasir_serve_receipted_nanokvr_total 140",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in:\n{text}");

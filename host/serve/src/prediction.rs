@@ -10,10 +10,10 @@
 //!     W * T)             a worker computes all the time
 //! ```
 //!
-//! Where workers are on this machine, computing of both sides and what moves bytes between them add up to one more bound.
+//! Where workers are on this machine, computing of both sides and what moves bytes between them add up to one more bound, of
+//! which the scheduler does not know.
 //!
-//! and W is what the scheduler would choose ([`crate::scheduler`] and this module ask the same function), or fewer where those
-//! are faster. C is what a pass
+//! and W is what the scheduler would choose of these ([`crate::scheduler`] and this module ask the same function). C is what a pass
 //! takes with every expert here, less the experts that are elsewhere, and a little for each call and for checks. A remote layer is waited
 //! for as long as its slowest worker takes, round trip, bytes and computing, less what the shared expert computes meanwhile.
 //! A layer of which a part is elsewhere waits where one of its rows goes to that part.
@@ -25,7 +25,7 @@ mod footprint;
 mod placing;
 mod scene;
 
-use crate::scheduler::fewest_waves;
+use crate::scheduler::as_good;
 
 pub use curve::Curve;
 pub use footprint::{Footprint, Needs, Picks};
@@ -119,13 +119,8 @@ pub fn predict(scene: &Scene<'_>, streams: usize) -> Prediction {
     let waves = if scene.remote.is_empty() {
         1
     } else {
-        // A pass has a row at least.
-        let compute = |rows: f64| Cost::of(scene, rows.max(1.0)).compute;
-        let wait = |rows: f64| Cost::of(scene, rows.max(1.0)).wait;
-        let wanted = fewest_waves(streams, most, compute, wait);
-        // What others' calls add to a wait is not in it. The scheduler sees that more waves were slower, and has fewer.
-        let step = |waves: usize| Cost::of(scene, texts / waves as f64).step(scene, waves as f64).0;
-        (1..=wanted).min_by(|one, other| step(*one).total_cmp(&step(*other))).unwrap_or(1)
+        let step = |waves: usize| Cost::of(scene, texts / waves as f64).apart(waves as f64).0;
+        as_good(most, step).first().copied().unwrap_or(1)
     };
     let rows = texts / waves as f64;
     let cost = Cost::of(scene, rows);
@@ -241,8 +236,8 @@ impl Cost {
         cost
     }
 
-    /// Seconds in which all texts take a step in so many waves, and what it is that takes them.
-    fn step(&self, scene: &Scene<'_>, waves: f64) -> (f64, Bound) {
+    /// Seconds in which all texts take a step in so many waves, and what it is that takes them, if workers were elsewhere.
+    fn apart(&self, waves: f64) -> (f64, Bound) {
         let mut step = (waves * self.compute, Bound::Computing);
         let mut at_least = |seconds: f64, bound: Bound| {
             if seconds > step.0 {
@@ -250,20 +245,25 @@ impl Cost {
             }
         };
         at_least(self.compute + self.wait, Bound::Waiting);
-        let mut here = 0.0;
-        for (at, (share, worker)) in self.each.iter().zip(scene.workers).enumerate() {
+        for (at, share) in self.each.iter().enumerate() {
             at_least(waves * share.up.max(share.down), Bound::Link(at));
             at_least(waves * share.computing, Bound::Worker(at));
+        }
+        step
+    }
+
+    /// The same where workers are.
+    fn step(&self, scene: &Scene<'_>, waves: f64) -> (f64, Bound) {
+        let mut here = 0.0;
+        for (share, worker) in self.each.iter().zip(scene.workers) {
             if worker.is_here {
                 // A call goes through one program after the other: of several cores it keeps one busy.
                 let on_its_way = share.calls * worker.overhead + share.moving;
                 here += share.computing + on_its_way / scene.cores.max(1) as f64;
             }
         }
-        if here > 0.0 {
-            at_least(waves * (self.compute + here), Bound::Processor);
-        }
-        step
+        let (apart, together) = (self.apart(waves), waves * (self.compute + here));
+        if here > 0.0 && together > apart.0 { (together, Bound::Processor) } else { apart }
     }
 }
 

@@ -66,6 +66,22 @@ async fn a_chat_as_a_whole() {
 }
 
 #[tokio::test]
+async fn a_tool_call_is_told_as_the_model_wrote_it() {
+    let words: [&[u8]; 3] = [b"<tool_call>", b"\n{\"name\": \"weather\"}\n", b"</tool_call>"];
+    let written = String::from_utf8(words.concat()).unwrap();
+    let scene = Scene::start(&words, Ending::Stop).await;
+    let tool = json!({"type": "function", "function": {"name": "weather"}});
+    let told = scene.chat(json!({"tools": [tool]})).await.json();
+    assert_eq!(told["choices"][0]["message"]["content"], written);
+    assert!(told["choices"][0]["message"].get("tool_calls").is_none(), "it is not taken apart: {told}");
+    assert_eq!(told["choices"][0]["finish_reason"], "stop");
+    let (events, done) = scene.chat(json!({"tools": [tool], "stream": true})).await.events();
+    let streamed: String =
+        events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!((streamed, done), (written, true));
+}
+
+#[tokio::test]
 async fn a_stream_tells_the_same_in_pieces() {
     let scene = Scene::start(&[b"Gr", b"\xc3", b"\xbc\xc3", b"\x9fe"], Ending::Stop).await;
     let answer = scene.complete(json!({"stream": true})).await;

@@ -8,6 +8,7 @@ use kvasir_link::{Backoff, LinkError, TlsTrust, connect_worker};
 use kvasir_wire::handshake::{Features, WorkerOffer};
 use kvasir_wire::id::{PluginDigest, WalletDigest};
 use kvasir_wire::pairing::Expectation;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::books::Books;
@@ -188,6 +189,9 @@ impl Life {
             class: transcript.class.name(),
         });
         store.begin(transcript.plugin, transcript.model, &runner);
+        // A wait can be left to the process alone only where another thread can take over from this one.
+        let computes_here =
+            runner.is_apart() && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
         let (tell_lost, lost) = mpsc::unbounded_channel();
         let books = Books::new(transcript.clone(), ticket.claims().hub, common.wallet);
         let serving = Serving::new(
@@ -230,6 +234,8 @@ impl Life {
             last: None,
             reporter: self.reporter(),
             called: false,
+            computes_here,
+            answered: None,
             holding: false,
             canaries,
             shadow: None,

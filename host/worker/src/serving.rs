@@ -1,4 +1,4 @@
-//! Answering calls: what runs on the workbench for one session.
+//! Answering calls: what runs on the workbench for one session, or with a turn at it.
 //!
 //! Results are booked and queued under one lock, so the order of the books is the order on the link, in which the hub
 //! meters and the backbone books. Every call is answered exactly once, if only with the reason why not.
@@ -33,6 +33,9 @@ use crate::store::Store;
 const MAX_WAITING_CALLS: usize = 512;
 /// Bytes of calls that may wait for the workbench.
 const MAX_WAITING_BYTES: usize = 4 * MAX_PAYLOAD_BYTES;
+/// Bytes of a call that may be computed on a thread of the network: some rows of a small model. What more of them ask for, or one row of
+/// a large model, computes for so long that a wake-up is nothing beside it.
+const MAX_LITTLE_BYTES: usize = 2 * 1024;
 /// Result bytes that may wait for the link before the workbench pauses.
 const MAX_UNSENT_BYTES: usize = MAX_PAYLOAD_BYTES;
 /// How long it pauses before it looks again.
@@ -146,19 +149,43 @@ impl Serving {
         }
     }
 
-    /// Computes and answers a call that was admitted. Runs on the workbench.
+    /// Whether whoever computes a call of these bytes mostly waits for another process, and hardly for anything else: then a thread
+    /// of the network may do it.
+    pub(crate) fn is_little(&self, payload: &[u8]) -> bool {
+        payload.len() <= MAX_LITTLE_BYTES
+            && self.fault.is_none()
+            // Whoever compares may have lanes of the kernel in use.
+            && self.canary().is_none()
+            && self.link.queued_bytes(Lane::Dispatch) <= MAX_UNSENT_BYTES
+    }
+
+    /// Computes and answers a call that was admitted, and tells of it. Runs on the workbench.
     pub(crate) fn serve(&self, stream: u32, payload: &[u8]) {
+        if let Some(event) = self.serve_quietly(stream, payload) {
+            (self.events)(event);
+        }
+    }
+
+    /// Computes and answers a call that was admitted; gives what is to be told of it.
+    pub(crate) fn serve_quietly(&self, stream: u32, payload: &[u8]) -> Option<Event> {
         self.leave(payload.len());
-        let call = match Call::decode(payload) {
-            Ok(call) if call.call == call_of_stream(stream) => call,
-            Ok(_) => return self.refuse_peer("the call's number is not that of its stream".to_owned()),
-            Err(error) => return self.refuse_peer(error.to_string()),
+        let wrong = match Call::decode(payload) {
+            Ok(call) if call.call == call_of_stream(stream) => return self.serve_call(&call, payload),
+            Ok(_) => "the call's number is not that of its stream".to_owned(),
+            Err(error) => error.to_string(),
         };
+        self.refuse_peer(wrong);
+        None
+    }
+
+    fn serve_call(&self, call: &Call<'_>, payload: &[u8]) -> Option<Event> {
         match self.fault {
-            Some(Fault::StallAfter { results }) if self.life.load(Ordering::Relaxed) >= results => return,
+            Some(Fault::StallAfter { results }) if self.life.load(Ordering::Relaxed) >= results => {
+                return None;
+            }
             Some(Fault::DieAfter { results }) if self.life.load(Ordering::Relaxed) >= results => {
                 self.death.notify_one();
-                return;
+                return None;
             }
             _ => {}
         }
@@ -177,7 +204,7 @@ impl Serving {
                 sentence: "cancelled before it was computed".to_owned(),
             })
         } else {
-            self.compute(&call)
+            self.compute(call)
         };
         match computed {
             Ok(values) => {
@@ -196,10 +223,11 @@ impl Serving {
                 {
                     std::thread::sleep(by);
                 }
-                self.answer(&asked, Outcome::Rows(&rows));
+                let told = self.answer(&asked, Outcome::Rows(&rows));
                 if let Some(canary) = self.canary() {
                     canary.compare(&self.runner, payload, values);
                 }
+                told
             }
             Err(failure) => {
                 tracing::debug!(call = asked.call, %failure, "call failed");
@@ -207,7 +235,7 @@ impl Serving {
                     self.tell_lost(&failure);
                     self.look_at_failures();
                 }
-                self.answer(&asked, Outcome::Failed(failure));
+                self.answer(&asked, Outcome::Failed(failure))
             }
         }
     }
@@ -255,8 +283,8 @@ impl Serving {
         })
     }
 
-    /// Books an answer and queues it.
-    fn answer(&self, asked: &Asked, outcome: Outcome<'_>) {
+    /// Books an answer and queues it; gives what is to be told of it.
+    fn answer(&self, asked: &Asked, outcome: Outcome<'_>) -> Option<Event> {
         while self.link.queued_bytes(Lane::Dispatch) > MAX_UNSENT_BYTES && self.link.is_open() {
             std::thread::sleep(PAUSE);
         }
@@ -277,22 +305,24 @@ impl Serving {
             Err(error) => {
                 drop(books);
                 let remedy = "the hub should cut receipts more often";
-                return self.link.refuse(Refusal::new(RefusalCode::LimitReached, error.to_string(), remedy));
+                self.link.refuse(Refusal::new(RefusalCode::LimitReached, error.to_string(), remedy));
+                return None;
             }
         };
         let root_at = payload.len() - root.0.len();
         payload[root_at..].copy_from_slice(&root.0);
         let results = books.results();
         // Twice its call's number, as it came in.
-        let sent = self.link.try_send(Kind::Result, (asked.call * 2) as u32, payload);
+        let sent = self.link.send_at_once(Kind::Result, (asked.call * 2) as u32, payload);
         drop(books);
 
         if let Err(error) = sent {
             tracing::debug!(%error, "a result was not taken by the link");
             let remedy = "connect again";
-            return self.link.refuse(Refusal::new(RefusalCode::Internal, error.to_string(), remedy));
+            self.link.refuse(Refusal::new(RefusalCode::Internal, error.to_string(), remedy));
+            return None;
         }
-        if succeeded {
+        succeeded.then(|| {
             let (bytes_up, bytes_down) = {
                 let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
                 bytes.0 += asked.up;
@@ -300,8 +330,8 @@ impl Serving {
                 *bytes
             };
             let (layer, rows) = (asked.layer, asked.rows);
-            (self.events)(Event::CallServed { results, layer, rows, bytes_up, bytes_down });
-        }
+            Event::CallServed { results, layer, rows, bytes_up, bytes_down }
+        })
     }
 
     /// Answers a call without having computed it.

@@ -38,6 +38,9 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// How long a worker that was asked to stop waits for its final receipt.
 const LAST_RECEIPT: Duration = Duration::from_secs(15);
 
+/// A little call that takes so long on this task's thread is the last one that is computed there.
+const HELD_UP: Duration = Duration::from_millis(500);
+
 /// How often a session looks at what was served and not signed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -67,12 +70,19 @@ pub(crate) struct Session {
     pub(crate) reporter: Reporter,
     /// Whether a call has come.
     pub(crate) called: bool,
+    /// Whether calls may be computed on this task's thread: it is one of several, and waits for another process meanwhile.
+    pub(crate) computes_here: bool,
+    /// What is to be told of a call that was, once its answer is written.
+    pub(crate) answered: Option<Answered>,
     /// Whether it has been told that all assigned experts are here.
     pub(crate) holding: bool,
     /// The candidate, as it comes and goes.
     pub(crate) canaries: watch::Receiver<Option<Arc<Canary>>>,
     pub(crate) shadow: Option<Shadow>,
 }
+
+/// A call was answered on the network's thread; with what is to be told of it.
+pub(crate) struct Answered(Option<Event>);
 
 /// A candidate whose experts this session fetches.
 pub(crate) struct Shadow {
@@ -187,6 +197,13 @@ impl Session {
                     break End::Link(LinkError::TimedOut { what: "the final receipt", within: LAST_RECEIPT });
                 }
             };
+            if let Some(Answered(event)) = self.answered.take() {
+                // The answer goes out first, and whatever else waits for this thread.
+                tokio::task::yield_now().await;
+                if let Some(event) = event {
+                    (self.events)(event);
+                }
+            }
             match taken {
                 Ok(false) => {}
                 Ok(true) => {
@@ -225,8 +242,11 @@ impl Session {
                 }
                 self.look_at_unsigned()?;
                 if self.serving.admit(stream, &bytes) {
-                    let serving = Arc::clone(&self.serving);
-                    self.bench.call(self.id.0, move || serving.serve(stream, &bytes));
+                    self.answer_here(stream, &bytes);
+                    if self.answered.is_none() {
+                        let serving = Arc::clone(&self.serving);
+                        self.bench.call(self.id.0, move || serving.serve(stream, &bytes));
+                    }
                 }
             }
             Kind::Chunk => {
@@ -264,6 +284,20 @@ impl Session {
             }
         }
         Ok(false)
+    }
+
+    /// Computes and answers a little call on this thread, if the bench is free. Not where something has come behind it: that may cancel
+    /// it, or be another call to be read meanwhile.
+    fn answer_here(&mut self, stream: u32, bytes: &[u8]) {
+        if !self.computes_here || self.receiver.has_more() || !self.serving.is_little(bytes) {
+            return;
+        }
+        let Some(turn) = self.bench.turn() else { return };
+        let begun = Instant::now();
+        let event = turn.run(|| self.serving.serve_quietly(stream, bytes));
+        // A kernel that holds this task up does it once.
+        self.computes_here = begun.elapsed() < HELD_UP;
+        self.answered = Some(Answered(event));
     }
 
     fn take_assign(&mut self, assign: Assign) -> Result<(), Refusal> {

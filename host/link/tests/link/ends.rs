@@ -29,6 +29,19 @@ async fn calls_and_results_pass_and_are_metered_by_their_payloads() {
 }
 
 #[tokio::test]
+async fn who_receives_is_told_whether_more_is_here() {
+    let (mut worker, backbone, _totals) = session(&LinkOptions::default()).await;
+    // Small, and queued before anything is written: they travel in one message.
+    for stream in [2, 4] {
+        backbone.sender.send(Kind::Call, stream, vec![1]).await.unwrap();
+    }
+    assert_eq!(worker.receiver.recv().await.unwrap().stream, 2);
+    assert!(worker.receiver.has_more());
+    assert_eq!(worker.receiver.recv().await.unwrap().stream, 4);
+    assert!(!worker.receiver.has_more());
+}
+
+#[tokio::test]
 async fn a_blob_of_many_windows_passes_as_credit_comes_back() {
     let (mut worker, backbone, _totals) = session(&LinkOptions::default()).await;
     let count = 5 * BULK_WINDOW_BYTES as usize / 16_000;

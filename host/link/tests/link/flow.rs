@@ -21,7 +21,7 @@ use tokio_tungstenite::tungstenite::Message;
 use crate::parties::*;
 
 /// The other side of an admitted link, without any pump: what it reads and writes is up to the test.
-struct Bare {
+pub struct Bare {
     socket: WebSocketStream<DuplexStream>,
     scheduler: Scheduler,
 }
@@ -35,7 +35,7 @@ impl Bare {
     }
 
     /// The headers of the next message; `None` at its close.
-    async fn next(&mut self) -> Option<Vec<(Header, Vec<u8>)>> {
+    pub async fn next(&mut self) -> Option<Vec<(Header, Vec<u8>)>> {
         match self.socket.next().await.unwrap().unwrap() {
             Message::Binary(bytes) => Some(
                 frames(&bytes)
@@ -69,7 +69,7 @@ impl Bare {
 }
 
 /// A backbone's data link whose hub and worker are the test.
-async fn backbone(pipe_bytes: usize, options: &LinkOptions) -> (Connected, Bare) {
+pub async fn backbone(pipe_bytes: usize, options: &LinkOptions) -> (Connected, Bare) {
     link(Purpose::Session(SESSION), pipe_bytes, options).await
 }
 

@@ -2,6 +2,7 @@
 //! resumption.
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
+mod at_once;
 mod bulk;
 mod bulk_worker;
 mod dialling;

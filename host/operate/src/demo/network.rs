@@ -25,7 +25,7 @@ use crate::remote::PlacementChoice;
 use crate::{delay, key_file};
 
 /// Name of the demo's network, in every ticket, note and receipt.
-const NETWORK: &str = "demo.kvasir.example";
+pub const NETWORK: &str = "demo.kvasir.example";
 /// What the payer's account is funded with: 1 KVR.
 const FUND_NANOKVR: u64 = 1_000_000_000;
 /// How long a worker may take until it is connected.
@@ -104,6 +104,8 @@ pub struct Network {
     workers: Vec<Server>,
     wallets: Vec<String>,
     deadline: Option<Duration>,
+    /// What `--verify` is told.
+    verify: &'static str,
     device: DeviceChoice,
     /// One entry a worker.
     pub kernels: Vec<WorkerKernel>,
@@ -248,6 +250,8 @@ impl Network {
             workers: Vec::new(),
             wallets: Vec::new(),
             deadline: None,
+            // Whoever uses this compares everything with what one machine says alone.
+            verify: "none",
             device: options.device,
             kernels: Vec::new(),
         };
@@ -309,8 +313,7 @@ impl Network {
             .args(["--workers", &self.wallets.len().to_string()])
             .args(["--remote-layers", layers, "--placement", placement.name()])
             .args(["--accept", accept(self.device).name()])
-            // Whoever uses this compares everything with what one machine says alone.
-            .args(["--verify", "none"]);
+            .args(["--verify", self.verify]);
         if let Some(deadline) = self.deadline {
             command.args(["--deadline", &format!("{}us", deadline.as_micros())]);
         }
@@ -385,6 +388,16 @@ impl Network {
     /// Have remote runs wait no longer than this for one call before they compute it themselves.
     pub fn set_deadline(&mut self, longest: Duration) {
         self.deadline = Some(longest);
+    }
+
+    /// Have remote runs check answers as they do in service.
+    pub fn check_as_usual(&mut self) {
+        self.verify = "usual";
+    }
+
+    /// Where the ledger answers.
+    pub fn ledger_url(&self) -> String {
+        format!("http://{}", self.ledger.address)
     }
 
     /// Hand the process of a worker to the caller, who may follow its events and end it at will; it remains part of

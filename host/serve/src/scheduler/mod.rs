@@ -4,6 +4,7 @@
 //! Each text has the tokens and the bits that it would have alone, whoever is computed beside it. A text that is not
 //! wanted any more, or that cannot go on, ends by itself and frees what it held.
 
+mod answers;
 mod figures;
 mod line;
 mod memory;
@@ -24,7 +25,7 @@ use memory::Memory;
 use text::Text;
 use waves::{LayerWaits, Turn, Waves};
 
-pub(crate) use policy::best as fewest_waves;
+pub(crate) use policy::as_good;
 
 pub use figures::{Figures, WAIT_BUCKETS, Waits};
 pub use options::{SchedulerOptions, WaveOptions};

@@ -19,10 +19,11 @@ use kvasir_backbone::{
     Backbone, CallId, Completed, Experts, ExpertsError, MAX_ROWS, Outcome, Pass, Progress, Step,
 };
 
+use super::answers::{Alone, Answered, Answers};
 use super::figures::{Figures, Waits};
 use super::memory::Memory;
 use super::options::WaveOptions;
-use super::policy::{Measured, Policy, Since};
+use super::policy::{Measured, Policy};
 use super::text::{Feed, Text};
 
 /// What a turn was.
@@ -43,6 +44,7 @@ pub(super) struct Waves<E: Experts> {
     options: WaveOptions,
     memory: Memory,
     policy: Policy,
+    answers: Answers,
     /// In no pass.
     line: VecDeque<Text>,
     flights: Vec<Flight>,
@@ -53,9 +55,6 @@ pub(super) struct Waves<E: Experts> {
     /// That one is over, and the next to begin goes on in its place.
     goes_on: bool,
     next_name: u64,
-    since: Instant,
-    /// Tokens and rows of prompts at the latest decision.
-    counted: (u64, u64),
     figures: Figures,
     layer_waits: Arc<LayerWaits>,
 }
@@ -72,10 +71,13 @@ struct Flight {
     rows: usize,
     /// When its latest call went out, until it is answered.
     asked: Option<Instant>,
+    /// No other was out when it went.
+    first: bool,
     /// It has waited while others might have gone on.
     gave_way: bool,
     compute: Duration,
-    wait: Duration,
+    /// How long its calls would have waited without other passes.
+    alone: Alone,
 }
 
 struct Rider {
@@ -96,14 +98,13 @@ impl<E: Experts> Waves<E> {
             options,
             memory,
             policy: Policy::default(),
+            answers: Answers::new(layers),
             line: VecDeque::new(),
             flights: Vec::new(),
             ready: VecDeque::new(),
             latest: None,
             goes_on: false,
             next_name: 0,
-            since: Instant::now(),
-            counted: (0, 0),
             figures,
             layer_waits: Arc::new(Mutex::new(vec![Waits::default(); layers])),
         }
@@ -212,11 +213,12 @@ impl<E: Experts> Waves<E> {
             if let Some(asked) = flight.asked.take() {
                 let came = at.saturating_duration_since(asked);
                 let wait = asked.elapsed().saturating_sub(computed).min(came);
-                flight.wait += wait;
+                let (layer, first) = (flight.pass.layer(), flight.first);
+                flight.alone += self.answers.take_in(Answered { layer, asked, wait, first });
                 self.figures.waited += wait;
                 self.figures.call_waits.count(wait);
                 let mut layers = self.layer_waits.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(waits) = layers.get_mut(flight.pass.layer()) {
+                if let Some(waits) = layers.get_mut(layer) {
                     waits.count(wait);
                 }
             }
@@ -269,26 +271,9 @@ impl<E: Experts> Waves<E> {
             return;
         }
         let texts = self.texts();
-        if self.policy.is_due(texts) {
-            let now = Instant::now();
-            let (tokens, prompt_rows) = (self.figures.tokens, self.figures.prompt_rows);
-            let since = Since {
-                tokens: tokens - self.counted.0,
-                prompt_rows: prompt_rows - self.counted.1,
-                elapsed: now - self.since,
-            };
-            let most = self.options.waves.min(self.memory.most_waves());
-            self.policy.decide(texts, most, since);
-            self.since = now;
-            self.counted = (tokens, prompt_rows);
-        }
-        let waves = self.policy.waves();
-        while let Some(missing @ 1..) = waves.checked_sub(self.flights.len())
-            && !self.line.is_empty()
-        {
-            // As even as the texts in line allow.
-            let most = self.line.len().div_ceil(missing).min(texts.div_ceil(waves));
-            self.begin(most);
+        let waves = self.policy.decide(texts, self.options.waves.min(self.memory.most_waves()));
+        while self.flights.len() < waves && !self.line.is_empty() {
+            self.begin(texts.div_ceil(waves));
         }
     }
 
@@ -322,8 +307,8 @@ impl<E: Experts> Waves<E> {
         if std::mem::take(&mut self.goes_on) {
             self.latest = Some(name);
         }
-        let (asked, gave_way, wait) = (None, false, Duration::ZERO);
-        self.flights.push(Flight { name, pass, riders, rows, asked, gave_way, compute, wait });
+        let (asked, first, gave_way, alone) = (None, false, false, Alone::default());
+        self.flights.push(Flight { name, pass, riders, rows, asked, first, gave_way, compute, alone });
         self.ready.push_back(name);
     }
 
@@ -343,7 +328,11 @@ impl<E: Experts> Waves<E> {
         flight.compute += computed;
         self.figures.computing += computed;
         match step {
-            Step::Waiting => flight.asked = Some(Instant::now()),
+            Step::Waiting => {
+                let first = self.flights.iter().all(|flight| flight.asked.is_none());
+                let flight = &mut self.flights[at];
+                (flight.asked, flight.first) = (Some(Instant::now()), first);
+            }
             Step::Finished(outcomes) => {
                 let flight = self.flights.swap_remove(at);
                 self.land(flight, outcomes);
@@ -354,7 +343,7 @@ impl<E: Experts> Waves<E> {
     /// A pass is over: its texts take their step and stand in line again, or are over too.
     fn land(&mut self, flight: Flight, outcomes: Vec<Outcome>) {
         (self.latest, self.goes_on) = (None, flight.gave_way);
-        self.policy.measure(Measured { rows: flight.rows, compute: flight.compute, wait: flight.wait });
+        self.policy.measure(Measured { rows: flight.rows, compute: flight.compute, alone: flight.alone });
         self.figures.passes += 1;
         self.figures.rows += flight.rows as u64;
         for (Rider { text, feed, .. }, Outcome { sequence, logits }) in
