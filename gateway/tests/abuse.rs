@@ -19,7 +19,7 @@ use kvasir_wire::{
     handshake::Purpose,
     id::Nonce,
     limits::MAX_CONTROL_BACKLOG_BYTES,
-    message::Ping,
+    message::{Ping, Report},
     pairing::PairRequest,
     refusal::{Refusal, RefusalCode},
     ticket::Role,
@@ -268,6 +268,32 @@ async fn a_flood_of_messages_that_nobody_reads_ends_the_session_that_it_is_in() 
     assert_eq!(limit, MAX_CONTROL_BACKLOG_BYTES);
     assert!(matches!(patiently(flood).await.unwrap(), LinkError::Refused(_)));
     assert_eq!(refused(&mut worker.session.receiver).await.code, RefusalCode::ProtocolError);
+    an_honest_pair_is_served(&scene).await;
+}
+
+#[tokio::test]
+async fn a_flood_of_reports_ends_its_session_and_as_many_as_an_honest_end_makes_do_not() {
+    /// What the hub writes down of one session.
+    const REPORTS: u64 = 64;
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    for (count, seed) in [(REPORTS, 2), (REPORTS + 1, 4)] {
+        let (mut worker, mut backbone, _control) = scene.pair(&key(seed), &key(seed + 1)).await;
+        for call in 1..=count {
+            let code = RefusalCode::WrongResult;
+            let sentence = "it is not what I asked for".to_owned();
+            let report = Report { session: backbone.id(), call, code, sentence, evidence: Vec::new() };
+            worker.session.sender.send(Kind::Report, HUB_STREAM, report.encode()).await.unwrap();
+        }
+        if count == REPORTS {
+            whole_session(&mut worker, &mut backbone, &[(10, 20)]).await;
+            continue;
+        }
+        for receiver in [&mut worker.session.receiver, &mut backbone.session.receiver] {
+            let refusal = refused(receiver).await;
+            assert_eq!(refusal.code, RefusalCode::LimitReached);
+            assert!(refusal.sentence.contains("64 reports"), "{refusal}");
+        }
+    }
     an_honest_pair_is_served(&scene).await;
 }
 

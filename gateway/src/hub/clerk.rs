@@ -37,6 +37,9 @@ const LEDGER_TIME: Duration = Duration::from_secs(5);
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// How long calls may be on the way of which the hub has not heard when it tells a backbone to make no more.
 const QUIET_TIME: Duration = Duration::from_millis(500);
+/// Reports that are written down of one session, those of both ends together. A backbone lets a worker go long before it has so
+/// many to make, and a worker leaves with its first.
+const REPORTS: u32 = 64;
 /// How often the clerk looks at the clock.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -71,6 +74,8 @@ pub(super) struct Clerk<'session> {
     limit: u64,
     /// The note that is on its way to the ledger.
     note: Option<Note>,
+    /// Reports that came.
+    reports: u32,
     /// The hub stops, and takes no connections any more.
     stopping: bool,
 }
@@ -102,6 +107,7 @@ impl<'session> Clerk<'session> {
             draining: None,
             limit,
             note: None,
+            reports: 0,
             stopping: false,
         }
     }
@@ -331,11 +337,18 @@ impl<'session> Clerk<'session> {
         self.draining.get_or_insert(Draining { since: Instant::now(), word, quiet });
     }
 
-    fn report(&self, side: Role, payload: &[u8]) -> Result<(), Ended> {
+    fn report(&mut self, side: Role, payload: &[u8]) -> Result<(), Ended> {
         let report = Report::decode(payload).map_err(|error| Ended::Link {
             side,
             error: LinkError::BadPayload { kind: Kind::Report, error },
         })?;
+        // Each is a line of the log and a row of the status report.
+        self.reports += 1;
+        if self.reports > REPORTS {
+            let sentence = format!("more than {REPORTS} reports came in one session");
+            let remedy = "connect again; an end that reports so much of the other one should rather leave it";
+            return Err(disputed(Refusal::new(RefusalCode::LimitReached, sentence, remedy)));
+        }
         tracing::warn!(
             session = %self.session.short(),
             by = %side,
