@@ -19,8 +19,9 @@ use kvasir_wire::{
     handshake::Purpose,
     id::Nonce,
     limits::MAX_CONTROL_BACKLOG_BYTES,
-    message::{Ping, Report},
+    message::{Countersign, Ping, ReceiptMessage, Report},
     pairing::PairRequest,
+    receipt::Receipt,
     refusal::{Refusal, RefusalCode},
     ticket::Role,
 };
@@ -295,6 +296,50 @@ async fn a_flood_of_reports_ends_its_session_and_as_many_as_an_honest_end_makes_
         }
     }
     an_honest_pair_is_served(&scene).await;
+}
+
+#[tokio::test]
+async fn who_signs_the_same_without_end_is_told_the_note_a_few_times_and_no_more() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let (mut worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
+    backbone.grant().await;
+    // So much that a receipt is due at once.
+    let call = pattern(1_100_000, 1);
+    backbone.call(1, call.clone()).await;
+    worker.answer(&call, vec![2; 10]).await;
+    backbone.take(1, call.len(), &[2; 10]).await;
+    let cut = backbone.cut().await;
+    backbone.countersign(cut, &[], |_| {}).await;
+    let receipt = worker.countersign().await;
+    let note = worker.complete().await.to_string();
+    backbone.complete().await;
+
+    let sign = |receipt: &Receipt| {
+        Countersign::Worker { seq: receipt.seq, signature: receipt.sign(&worker.key) }.encode()
+    };
+    let sender = worker.session.sender.clone();
+    for _ in 0..1_000 {
+        sender.send(Kind::Countersign, HUB_STREAM, sign(&receipt)).await.unwrap();
+    }
+    backbone.ask_to_drain().await;
+    let cut = backbone.cut().await;
+    backbone.countersign(cut, &[], |_| {}).await;
+    let mut told = 0;
+    loop {
+        let payload = expect(&mut worker.session.receiver, Kind::Receipt).await;
+        match ReceiptMessage::decode(&payload.bytes).unwrap() {
+            ReceiptMessage::Complete { note: again } if again == note => told += 1,
+            // The hub has taken everything that was said before this one was signed.
+            ReceiptMessage::Complete { .. } => break,
+            ReceiptMessage::Proposal { text, .. } => {
+                let next = sign(&Receipt::parse(&text).unwrap());
+                sender.send(Kind::Countersign, HUB_STREAM, next).await.unwrap();
+            }
+            ReceiptMessage::Cut(_) => panic!("a worker is asked for no cut"),
+        }
+    }
+    assert_eq!(told, 8);
+    assert_eq!(scene.closed_sessions(1).await[0].receipts, 2);
 }
 
 #[tokio::test]

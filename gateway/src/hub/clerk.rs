@@ -40,6 +40,9 @@ const QUIET_TIME: Duration = Duration::from_millis(500);
 /// Reports that are written down of one session, those of both ends together. A backbone lets a worker go long before it has so
 /// many to make, and a worker leaves with its first.
 const REPORTS: u32 = 64;
+/// How often one end is told one complete note again. Who lost it asks once or twice; who asks without end and reads nothing would
+/// have the hub queue it without end.
+const RESENDS: u32 = 8;
 /// How often the clerk looks at the clock.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -74,6 +77,8 @@ pub(super) struct Clerk<'session> {
     limit: u64,
     /// The note that is on its way to the ledger.
     note: Option<Note>,
+    /// How often worker and backbone were told the latest complete note again.
+    resent: [u32; 2],
     /// Reports that came.
     reports: u32,
     /// The hub stops, and takes no connections any more.
@@ -107,6 +112,7 @@ impl<'session> Clerk<'session> {
             draining: None,
             limit,
             note: None,
+            resent: [0; 2],
             reports: 0,
             stopping: false,
         }
@@ -151,7 +157,9 @@ impl<'session> Clerk<'session> {
                 None => {}
                 // Told again, byte for byte; what is not filed yet is told once it is.
                 Some(Repeated::Resend(first)) => {
-                    let Some(first) = first else { return Ok(()) };
+                    let resent = &mut self.resent[usize::from(side == Role::Backbone)];
+                    let Some(first) = first.filter(|_| *resent < RESENDS) else { return Ok(()) };
+                    *resent += 1;
                     let to = if side == Role::Backbone { self.to_backbone } else { self.to_worker };
                     return to.send(Kind::Receipt, first).map_err(at(side));
                 }
@@ -218,6 +226,7 @@ impl<'session> Clerk<'session> {
         let answer =
             self.hub.filing.file(self.session, seq, &note).await.map_err(|error| self.not_filed(&error))?;
         self.note = Some(note);
+        self.resent = [0; 2];
         let events = self.events.clone();
         tokio::spawn(async move {
             let mut answer = answer;
