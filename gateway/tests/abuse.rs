@@ -19,7 +19,7 @@ use kvasir_wire::{
     handshake::Purpose,
     id::Nonce,
     limits::MAX_CONTROL_BACKLOG_BYTES,
-    message::{Countersign, Ping, ReceiptMessage, Report},
+    message::{Countersign, Drain, DrainReason, Ping, ReceiptMessage, Report},
     pairing::PairRequest,
     receipt::Receipt,
     refusal::{Refusal, RefusalCode},
@@ -340,6 +340,24 @@ async fn who_signs_the_same_without_end_is_told_the_note_a_few_times_and_no_more
     }
     assert_eq!(told, 8);
     assert_eq!(scene.closed_sessions(1).await[0].receipts, 2);
+}
+
+#[tokio::test]
+async fn a_worker_that_asks_to_leave_without_end_is_heard_once() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let (worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
+    backbone.grant().await;
+    let drain = Drain { reason: DrainReason::Finished, reconnect_in_ms: 0, try_for_ms: 0 }.encode();
+    for _ in 0..1_000 {
+        // The session may be over before it has said it all.
+        let _ = worker.session.sender.send(Kind::Drain, HUB_STREAM, drain.clone()).await;
+    }
+    let mut told = 0;
+    while let Ok(payload) = patiently(backbone.session.receiver.recv()).await {
+        told += usize::from(payload.kind == Kind::Drain);
+    }
+    assert_eq!(told, 1);
+    assert_eq!(scene.closed_sessions(1).await[0].reason_code, "finished");
 }
 
 #[tokio::test]

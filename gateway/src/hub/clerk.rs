@@ -187,6 +187,8 @@ impl<'session> Clerk<'session> {
                 self.begin_draining("the backbone finished", Duration::ZERO);
                 Ok(())
             }
+            // Once: who says it without end would have the hub queue it for the backbone without end.
+            (Kind::Drain, Role::Worker) if self.draining.is_some() => Ok(()),
             (Kind::Drain, Role::Worker) => {
                 let drain = Drain { reason: DrainReason::Finished, reconnect_in_ms: 0, try_for_ms: 0 };
                 let _ = self.to_backbone.send(Kind::Drain, drain.encode());
