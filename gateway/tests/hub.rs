@@ -401,6 +401,10 @@ async fn a_declined_worker_waits_and_is_offered_again() {
         }
     })
     .await;
+    // It is said where the worker stands, and is no refusal: of fifty workers too many the list would show nothing else.
+    let status = get(scene.hub, "/v1/status").await;
+    assert!(status.contains("\"refusals\":[]"), "{status}");
+    assert!(scene.served.metrics().contains("kvasir_gateway_refused_total{reason=\"declined\"} 1"));
     // A data link for what was declined is not taken any more.
     let late = scene.backbone(&backbone_key, Purpose::Session(request.session)).await;
     assert_eq!(refusal_code(late), RefusalCode::UnknownSession);
