@@ -131,6 +131,7 @@ impl<'session> Clerk<'session> {
                 Some(event) = inbox.recv() => {
                     let taken = match event {
                         Event::From(side, payload) => self.take(side, payload).await,
+                        Event::Reported(side, report, evidence) => self.report(side, &report, evidence),
                         Event::Kept => { self.acknowledge(); Ok(()) }
                         Event::Filed(Ok(())) => { self.acknowledge(); Ok(()) }
                         Event::Filed(Err(error)) => Err(self.not_filed(&error)),
@@ -198,7 +199,6 @@ impl<'session> Clerk<'session> {
             (Kind::Refuse, side) => {
                 Err(Ended::Refused { by: Some(side), refusal: refusal_in(&payload.bytes) })
             }
-            (Kind::Report, side) => self.report(side, &payload.bytes),
             (kind, side) => {
                 let refusal = unexpected(kind.name());
                 Err(Ended::Link { side, error: LinkError::RefusedPeer(refusal) })
@@ -348,11 +348,7 @@ impl<'session> Clerk<'session> {
         self.draining.get_or_insert(Draining { since: Instant::now(), word, quiet });
     }
 
-    fn report(&mut self, side: Role, payload: &[u8]) -> Result<(), Ended> {
-        let report = Report::decode(payload).map_err(|error| Ended::Link {
-            side,
-            error: LinkError::BadPayload { kind: Kind::Report, error },
-        })?;
+    fn report(&mut self, side: Role, report: &Report, evidence_bytes: usize) -> Result<(), Ended> {
         // Each is a line of the log and a row of the status report.
         self.reports += 1;
         if self.reports > REPORTS {
@@ -365,11 +361,11 @@ impl<'session> Clerk<'session> {
             by = %side,
             call = report.call,
             code = report.code.name(),
-            evidence_bytes = report.evidence.len(),
+            evidence_bytes,
             "report: {}",
             report.sentence
         );
-        self.hub.note_report(self.session, side, &report);
+        self.hub.note_report(self.session, side, report);
         Ok(())
     }
 
