@@ -100,15 +100,22 @@ impl Waiter<'_> {
                     }
                     return Err(self.send_away(refusal));
                 }
-                Choice::Offer(found) => match self.offer_to(&found, price).await {
-                    Ok(pair) => return Ok(pair),
-                    Err(NotPaired::Declined(why)) => {
-                        self.not_taken(&found, &why);
-                        self.passed.push((found.control, Instant::now()));
-                        self.hub.registry.waits(self.number, why.sentence);
+                Choice::Offer(found) => {
+                    // Where there is a pair, its session takes the offer's place once it begins.
+                    let nothing = match self.offer_to(&found, price).await {
+                        Ok(pair) => return Ok(pair),
+                        Err(nothing) => nothing,
+                    };
+                    self.hub.registry.offer_is_over(found.control);
+                    match nothing {
+                        NotPaired::Declined(why) => {
+                            self.not_taken(&found, &why);
+                            self.passed.push((found.control, Instant::now()));
+                            self.hub.registry.waits(self.number, why.sentence);
+                        }
+                        NotPaired::Gone(gone) => return Err(gone),
                     }
-                    Err(NotPaired::Gone(gone)) => return Err(gone),
-                },
+                }
                 Choice::Wait { why } => {
                     self.hub.registry.waits(self.number, why);
                     tokio::select! {
