@@ -19,8 +19,9 @@ use kvasir_wire::{
     handshake::Purpose,
     id::Nonce,
     limits::MAX_CONTROL_BACKLOG_BYTES,
-    message::Ping,
+    message::{Countersign, Drain, DrainReason, Ping, ReceiptMessage, Report},
     pairing::PairRequest,
+    receipt::Receipt,
     refusal::{Refusal, RefusalCode},
     ticket::Role,
 };
@@ -269,6 +270,94 @@ async fn a_flood_of_messages_that_nobody_reads_ends_the_session_that_it_is_in() 
     assert!(matches!(patiently(flood).await.unwrap(), LinkError::Refused(_)));
     assert_eq!(refused(&mut worker.session.receiver).await.code, RefusalCode::ProtocolError);
     an_honest_pair_is_served(&scene).await;
+}
+
+#[tokio::test]
+async fn a_flood_of_reports_ends_its_session_and_as_many_as_an_honest_end_makes_do_not() {
+    /// What the hub writes down of one session.
+    const REPORTS: u64 = 64;
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    for (count, seed) in [(REPORTS, 2), (REPORTS + 1, 4)] {
+        let (mut worker, mut backbone, _control) = scene.pair(&key(seed), &key(seed + 1)).await;
+        for call in 1..=count {
+            let code = RefusalCode::WrongResult;
+            let sentence = "it is not what I asked for".to_owned();
+            let report = Report { session: backbone.id(), call, code, sentence, evidence: Vec::new() };
+            worker.session.sender.send(Kind::Report, HUB_STREAM, report.encode()).await.unwrap();
+        }
+        if count == REPORTS {
+            whole_session(&mut worker, &mut backbone, &[(10, 20)]).await;
+            continue;
+        }
+        for receiver in [&mut worker.session.receiver, &mut backbone.session.receiver] {
+            let refusal = refused(receiver).await;
+            assert_eq!(refusal.code, RefusalCode::LimitReached);
+            assert!(refusal.sentence.contains("64 reports"), "{refusal}");
+        }
+    }
+    an_honest_pair_is_served(&scene).await;
+}
+
+#[tokio::test]
+async fn who_signs_the_same_without_end_is_told_the_note_a_few_times_and_no_more() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let (mut worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
+    backbone.grant().await;
+    // So much that a receipt is due at once.
+    let call = pattern(1_100_000, 1);
+    backbone.call(1, call.clone()).await;
+    worker.answer(&call, vec![2; 10]).await;
+    backbone.take(1, call.len(), &[2; 10]).await;
+    let cut = backbone.cut().await;
+    backbone.countersign(cut, &[], |_| {}).await;
+    let receipt = worker.countersign().await;
+    let note = worker.complete().await.to_string();
+    backbone.complete().await;
+
+    let sign = |receipt: &Receipt| {
+        Countersign::Worker { seq: receipt.seq, signature: receipt.sign(&worker.key) }.encode()
+    };
+    let sender = worker.session.sender.clone();
+    for _ in 0..1_000 {
+        sender.send(Kind::Countersign, HUB_STREAM, sign(&receipt)).await.unwrap();
+    }
+    backbone.ask_to_drain().await;
+    let cut = backbone.cut().await;
+    backbone.countersign(cut, &[], |_| {}).await;
+    let mut told = 0;
+    loop {
+        let payload = expect(&mut worker.session.receiver, Kind::Receipt).await;
+        match ReceiptMessage::decode(&payload.bytes).unwrap() {
+            ReceiptMessage::Complete { note: again } if again == note => told += 1,
+            // The hub has taken everything that was said before this one was signed.
+            ReceiptMessage::Complete { .. } => break,
+            ReceiptMessage::Proposal { text, .. } => {
+                let next = sign(&Receipt::parse(&text).unwrap());
+                sender.send(Kind::Countersign, HUB_STREAM, next).await.unwrap();
+            }
+            ReceiptMessage::Cut(_) => panic!("a worker is asked for no cut"),
+        }
+    }
+    assert_eq!(told, 8);
+    assert_eq!(scene.closed_sessions(1).await[0].receipts, 2);
+}
+
+#[tokio::test]
+async fn a_worker_that_asks_to_leave_without_end_is_heard_once() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let (worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
+    backbone.grant().await;
+    let drain = Drain { reason: DrainReason::Finished, reconnect_in_ms: 0, try_for_ms: 0 }.encode();
+    for _ in 0..1_000 {
+        // The session may be over before it has said it all.
+        let _ = worker.session.sender.send(Kind::Drain, HUB_STREAM, drain.clone()).await;
+    }
+    let mut told = 0;
+    while let Ok(payload) = patiently(backbone.session.receiver.recv()).await {
+        told += usize::from(payload.kind == Kind::Drain);
+    }
+    assert_eq!(told, 1);
+    assert_eq!(scene.closed_sessions(1).await[0].reason_code, "finished");
 }
 
 #[tokio::test]

@@ -318,6 +318,22 @@ async fn a_worker_that_connects_again_and_again_is_held_up_and_no_other_one() {
     assert!(page.contains(&told.sentence), "{page}");
     assert!(scene.served.metrics().contains("kvasir_gateway_refused_total{reason=\"limit_reached\"} 1"));
     patiently(scene.worker(&key(4))).await.unwrap();
+
+    // It has proved its key: while it is told why, it stands in nobody's way who has shown no ticket yet. There may be a place
+    // for it by then, and another try.
+    let ticket = scene.ticket(Role::Worker, &key(2));
+    let mut is_refused = false;
+    while !is_refused {
+        let mut link = RawLink::dial(&scene, "/v1/worker", &ticket).await;
+        let handshake = link.hello(&ticket, &key(2), Nonce([8; 32])).await;
+        let challenge = link.expect(Kind::Challenge).await;
+        let (_, proof) = handshake.challenge(&challenge, &key(2)).unwrap();
+        link.send(Kind::Proof, &proof).await;
+        is_refused = link.receive().await.is_some_and(|(kind, _)| kind == Kind::Refuse);
+        let metrics = scene.served.metrics();
+        let line = "kvasir_gateway_connections_without_ticket 0";
+        assert!(metrics.lines().any(|found| found == line), "{metrics}");
+    }
 }
 
 #[tokio::test]
@@ -401,6 +417,10 @@ async fn a_declined_worker_waits_and_is_offered_again() {
         }
     })
     .await;
+    // It is said where the worker stands, and is no refusal: of fifty workers too many the list would show nothing else.
+    let status = get(scene.hub, "/v1/status").await;
+    assert!(status.contains("\"refusals\":[]"), "{status}");
+    assert!(scene.served.metrics().contains("kvasir_gateway_refused_total{reason=\"declined\"} 1"));
     // A data link for what was declined is not taken any more.
     let late = scene.backbone(&backbone_key, Purpose::Session(request.session)).await;
     assert_eq!(refusal_code(late), RefusalCode::UnknownSession);

@@ -112,6 +112,39 @@ async fn of_two_backbones_the_one_with_fewer_sessions_is_asked_and_where_it_decl
 }
 
 #[tokio::test]
+async fn of_workers_that_come_at_once_each_backbone_is_offered_as_many() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let keys = [key(3), key(4)];
+    let controls = [scene.control(&keys[0]).await, scene.control(&keys[1]).await];
+    let mut backbones = Two { keys, controls };
+    let mut workers = Vec::new();
+    for number in 0..8 {
+        workers.push(waits(&scene, key(10 + number)).await);
+    }
+    // Nobody answers, so no session begins meanwhile.
+    let mut asked = [Vec::new(), Vec::new()];
+    for _ in 0..8 {
+        let (which, offer) = backbones.asked().await;
+        asked[which].push(PairRequest::decode(&offer.bytes).unwrap().session);
+    }
+    assert_eq!((asked[0].len(), asked[1].len()), (4, 4));
+
+    // What was declined counts no more: the first backbone is asked again, though it was offered as many as the other.
+    for session in &asked[0] {
+        let no = Refusal::new(RefusalCode::Declined, "all places are taken", "wait").about(*session);
+        backbones.controls[0].sender.send(Kind::Refuse, HUB_STREAM, no.encode()).await.unwrap();
+    }
+    for _ in 0..4 {
+        assert_eq!(backbones.asked().await.0, 1, "who was declined is offered to the other one");
+    }
+    let worker = waits(&scene, key(30)).await;
+    assert_eq!(backbones.asked().await.0, 0);
+    for worker in workers.into_iter().chain([worker]) {
+        worker.abort();
+    }
+}
+
+#[tokio::test]
 async fn a_call_that_is_under_way_when_the_hub_stops_is_answered_and_billed() {
     let ledger = Arc::new(MemoryLedger::default());
     let scene = Scene::start(ledger.clone()).await;

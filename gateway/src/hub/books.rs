@@ -281,35 +281,41 @@ impl Books {
     /// Whether a `countersign` payload says again, or contradicts, what its sender has signed before. Nothing where it is new,
     /// or not signed by its sender at all: then the next step judges it.
     pub fn repeated(&self, payload: &[u8]) -> Option<Repeated> {
+        // The same bytes were verified when they came first: to say them again costs the hub no signature.
+        if let Some(OnItsWay::Worker(proposed)) = &self.on_its_way
+            && proposed.said == payload
+        {
+            return Some(Repeated::Resend(None));
+        }
+        if let Some(first) = &self.first_note
+            && first.said.iter().any(|said| said == payload)
+        {
+            let filed = !matches!(self.on_its_way, Some(OnItsWay::Ledger));
+            let complete = filed.then(|| ReceiptMessage::Complete { note: first.note.clone() }.encode());
+            return Some(Repeated::Resend(complete));
+        }
+        // Other bytes under a number that was signed, if its sender did sign them.
         match Countersign::decode(payload).ok()? {
             Countersign::Backbone { text, signature, .. } => {
                 let receipt = Receipt::parse(&text).ok()?;
-                receipt.verify_signature(Signer::Backbone, &self.backbone(), &signature).ok()?;
-                if let Some(OnItsWay::Worker(proposed)) = &self.on_its_way
-                    && proposed.receipt.seq == receipt.seq
-                {
-                    let same = proposed.said == payload;
-                    return Some(if same { Repeated::Resend(None) } else { Repeated::Conflict });
+                let proposed = match &self.on_its_way {
+                    Some(OnItsWay::Worker(proposed)) => Some(proposed.receipt.seq),
+                    _ => None,
+                };
+                let filed = self.first_note.as_ref().map(|first| first.seq);
+                if ![proposed, filed].contains(&Some(receipt.seq)) {
+                    return None;
                 }
-                let first = self.first_note.as_ref().filter(|first| first.seq == receipt.seq)?;
-                Some(self.against(first, &first.said[0], payload))
+                receipt.verify_signature(Signer::Backbone, &self.backbone(), &signature).ok()?;
             }
             Countersign::Worker { seq, signature } => {
-                let first = self.first_note.as_ref().filter(|first| first.seq == seq)?;
+                self.first_note.as_ref().filter(|first| first.seq == seq)?;
                 let last = self.last.as_ref()?;
                 // A signature over another text cannot be told from none: the message does not carry the text.
                 last.verify_signature(Signer::Worker, &self.facts.transcript.worker.key, &signature).ok()?;
-                Some(self.against(first, &first.said[1], payload))
             }
         }
-    }
-
-    fn against(&self, first: &Complete, said: &[u8], payload: &[u8]) -> Repeated {
-        if said != payload {
-            return Repeated::Conflict;
-        }
-        let filed = !matches!(self.on_its_way, Some(OnItsWay::Ledger));
-        Repeated::Resend(filed.then(|| ReceiptMessage::Complete { note: first.note.clone() }.encode()))
+        Some(Repeated::Conflict)
     }
 
     /// Takes a `countersign` payload of the worker: gives the note with all three signatures, to be filed.

@@ -37,6 +37,12 @@ const LEDGER_TIME: Duration = Duration::from_secs(5);
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// How long calls may be on the way of which the hub has not heard when it tells a backbone to make no more.
 const QUIET_TIME: Duration = Duration::from_millis(500);
+/// Reports that are written down of one session, those of both ends together. A backbone lets a worker go long before it has so
+/// many to make, and a worker leaves with its first.
+const REPORTS: u32 = 64;
+/// How often one end is told one complete note again. Who lost it asks once or twice; who asks without end and reads nothing would
+/// have the hub queue it without end.
+const RESENDS: u32 = 8;
 /// How often the clerk looks at the clock.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -71,6 +77,10 @@ pub(super) struct Clerk<'session> {
     limit: u64,
     /// The note that is on its way to the ledger.
     note: Option<Note>,
+    /// How often worker and backbone were told the latest complete note again.
+    resent: [u32; 2],
+    /// Reports that came.
+    reports: u32,
     /// The hub stops, and takes no connections any more.
     stopping: bool,
 }
@@ -102,6 +112,8 @@ impl<'session> Clerk<'session> {
             draining: None,
             limit,
             note: None,
+            resent: [0; 2],
+            reports: 0,
             stopping: false,
         }
     }
@@ -119,6 +131,7 @@ impl<'session> Clerk<'session> {
                 Some(event) = inbox.recv() => {
                     let taken = match event {
                         Event::From(side, payload) => self.take(side, payload).await,
+                        Event::Reported(side, report, evidence) => self.report(side, &report, evidence),
                         Event::Kept => { self.acknowledge(); Ok(()) }
                         Event::Filed(Ok(())) => { self.acknowledge(); Ok(()) }
                         Event::Filed(Err(error)) => Err(self.not_filed(&error)),
@@ -145,7 +158,9 @@ impl<'session> Clerk<'session> {
                 None => {}
                 // Told again, byte for byte; what is not filed yet is told once it is.
                 Some(Repeated::Resend(first)) => {
-                    let Some(first) = first else { return Ok(()) };
+                    let resent = &mut self.resent[usize::from(side == Role::Backbone)];
+                    let Some(first) = first.filter(|_| *resent < RESENDS) else { return Ok(()) };
+                    *resent += 1;
                     let to = if side == Role::Backbone { self.to_backbone } else { self.to_worker };
                     return to.send(Kind::Receipt, first).map_err(at(side));
                 }
@@ -173,6 +188,8 @@ impl<'session> Clerk<'session> {
                 self.begin_draining("the backbone finished", Duration::ZERO);
                 Ok(())
             }
+            // Once: who says it without end would have the hub queue it for the backbone without end.
+            (Kind::Drain, Role::Worker) if self.draining.is_some() => Ok(()),
             (Kind::Drain, Role::Worker) => {
                 let drain = Drain { reason: DrainReason::Finished, reconnect_in_ms: 0, try_for_ms: 0 };
                 let _ = self.to_backbone.send(Kind::Drain, drain.encode());
@@ -182,7 +199,6 @@ impl<'session> Clerk<'session> {
             (Kind::Refuse, side) => {
                 Err(Ended::Refused { by: Some(side), refusal: refusal_in(&payload.bytes) })
             }
-            (Kind::Report, side) => self.report(side, &payload.bytes),
             (kind, side) => {
                 let refusal = unexpected(kind.name());
                 Err(Ended::Link { side, error: LinkError::RefusedPeer(refusal) })
@@ -212,6 +228,7 @@ impl<'session> Clerk<'session> {
         let answer =
             self.hub.filing.file(self.session, seq, &note).await.map_err(|error| self.not_filed(&error))?;
         self.note = Some(note);
+        self.resent = [0; 2];
         let events = self.events.clone();
         tokio::spawn(async move {
             let mut answer = answer;
@@ -331,21 +348,24 @@ impl<'session> Clerk<'session> {
         self.draining.get_or_insert(Draining { since: Instant::now(), word, quiet });
     }
 
-    fn report(&self, side: Role, payload: &[u8]) -> Result<(), Ended> {
-        let report = Report::decode(payload).map_err(|error| Ended::Link {
-            side,
-            error: LinkError::BadPayload { kind: Kind::Report, error },
-        })?;
+    fn report(&mut self, side: Role, report: &Report, evidence_bytes: usize) -> Result<(), Ended> {
+        // Each is a line of the log and a row of the status report.
+        self.reports += 1;
+        if self.reports > REPORTS {
+            let sentence = format!("more than {REPORTS} reports came in one session");
+            let remedy = "connect again; an end that reports so much of the other one should rather leave it";
+            return Err(disputed(Refusal::new(RefusalCode::LimitReached, sentence, remedy)));
+        }
         tracing::warn!(
             session = %self.session.short(),
             by = %side,
             call = report.call,
             code = report.code.name(),
-            evidence_bytes = report.evidence.len(),
+            evidence_bytes,
             "report: {}",
             report.sentence
         );
-        self.hub.note_report(self.session, side, &report);
+        self.hub.note_report(self.session, side, report);
         Ok(())
     }
 

@@ -444,6 +444,8 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         }
         Visit::Link(accepted) => *accepted,
     };
+    // Its key is proved: whatever it is told, it takes no place from those who have shown nothing yet.
+    slot.authenticated();
     if let Err(TooOften { refusal, is_first }) = hub.attempts.count(&accepted.admission) {
         door.handshakes.count("refused");
         let key = accepted.admission.holder;
@@ -457,7 +459,6 @@ async fn serve(hub: Arc<Hub>, stream: TcpStream, peer: SocketAddr, mut slot: Slo
         accepted.refuse(refusal).await;
         return;
     }
-    slot.authenticated();
     door.handshakes.count("admitted");
     let holder = accepted.admission.holder;
     match accepted.admission.purpose.clone() {

@@ -100,16 +100,22 @@ impl Waiter<'_> {
                     }
                     return Err(self.send_away(refusal));
                 }
-                Choice::Offer(found) => match self.offer_to(&found, price).await {
-                    Ok(pair) => return Ok(pair),
-                    Err(NotPaired::Declined(why)) => {
-                        tracing::info!(worker = %self.link.admission.holder, backbone = %found.backbone, "not taken: {why}");
-                        self.hub.note_refusal(self.link.admission.holder.to_string(), &why);
-                        self.passed.push((found.control, Instant::now()));
-                        self.hub.registry.waits(self.number, why.sentence);
+                Choice::Offer(found) => {
+                    // Where there is a pair, its session takes the offer's place once it begins.
+                    let nothing = match self.offer_to(&found, price).await {
+                        Ok(pair) => return Ok(pair),
+                        Err(nothing) => nothing,
+                    };
+                    self.hub.registry.offer_is_over(found.control);
+                    match nothing {
+                        NotPaired::Declined(why) => {
+                            self.not_taken(&found, &why);
+                            self.passed.push((found.control, Instant::now()));
+                            self.hub.registry.waits(self.number, why.sentence);
+                        }
+                        NotPaired::Gone(gone) => return Err(gone),
                     }
-                    Err(NotPaired::Gone(gone)) => return Err(gone),
-                },
+                }
                 Choice::Wait { why } => {
                     self.hub.registry.waits(self.number, why);
                     tokio::select! {
@@ -121,6 +127,19 @@ impl Waiter<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// Writes down that a backbone did not take the worker. One without a place says so of each worker every few seconds: that is no
+    /// news, would leave the list of refusals with nothing else, and the report says of each worker what it waits for.
+    fn not_taken(&self, found: &Match, why: &Refusal) {
+        let worker = self.link.admission.holder;
+        if why.code == RefusalCode::Declined {
+            tracing::debug!(%worker, backbone = %found.backbone, "not taken: {why}");
+            self.hub.metrics.door.refused.count(why.code.name());
+        } else {
+            tracing::info!(%worker, backbone = %found.backbone, "not taken: {why}");
+            self.hub.note_refusal(worker.to_string(), why);
         }
     }
 

@@ -57,6 +57,8 @@ struct Control {
     offer: BackboneOffer,
     link: HubSender,
     sessions: usize,
+    /// Workers that it was offered and whose sessions have not begun.
+    offered: usize,
     since: u64,
     round_trip: RoundTrip,
 }
@@ -146,7 +148,7 @@ impl Registry {
         });
         let number = table.number();
         let admission = admission.clone();
-        let control = Control { key, admission, offer, link, sessions, since, round_trip };
+        let control = Control { key, admission, offer, link, sessions, offered: 0, since, round_trip };
         table.controls.insert(number, control);
         drop(table);
         self.notify();
@@ -191,9 +193,11 @@ impl Registry {
         self.lock().workers.remove(&number);
     }
 
-    /// What a waiting worker can do now. `passed` are the backbones that declined it a moment ago.
+    /// What a waiting worker can do now. `passed` are the backbones that declined it a moment ago. An offer counts for its backbone as
+    /// a session does, so that of workers that come at once not all are offered to the same one, until the session begins or
+    /// [`Registry::offer_is_over`].
     pub fn choose(&self, admission: &Admission, offer: &WorkerOffer, passed: &[LinkNumber]) -> Choice {
-        let table = self.lock();
+        let mut table = self.lock();
         if table.controls.is_empty() {
             return Choice::Wait { why: "no backbone is connected".into() };
         }
@@ -204,8 +208,9 @@ impl Registry {
             match common_plugin(admission, offer, &control.admission, &control.offer) {
                 Ok(plugin) => {
                     fits = true;
-                    if !passed.contains(number) && control.sessions < fewest {
-                        fewest = control.sessions;
+                    let has = control.sessions + control.offered;
+                    if !passed.contains(number) && has < fewest {
+                        fewest = has;
                         best = Some(Match {
                             control: *number,
                             link: control.link.clone(),
@@ -219,9 +224,21 @@ impl Registry {
             }
         }
         match (best, last_misfit) {
-            (Some(found), _) => Choice::Offer(Box::new(found)),
+            (Some(found), _) => {
+                if let Some(control) = table.controls.get_mut(&found.control) {
+                    control.offered += 1;
+                }
+                Choice::Offer(Box::new(found))
+            }
             (None, Some(misfit)) if !fits => Choice::Refuse(misfit),
             _ => Choice::Wait { why: "the backbones that fit declined a moment ago".into() },
+        }
+    }
+
+    /// An offer that [`Registry::choose`] made came to nothing.
+    pub fn offer_is_over(&self, control: LinkNumber) {
+        if let Some(control) = self.lock().controls.get_mut(&control) {
+            control.offered = control.offered.saturating_sub(1);
         }
     }
 
@@ -287,7 +304,7 @@ impl Registry {
         true
     }
 
-    /// A session begins.
+    /// The session of an offer begins.
     pub(super) fn session_begins(&self, worker: LinkNumber, control: LinkNumber, meter: Arc<SessionMeter>) {
         let mut table = self.lock();
         if let Some(worker) = table.workers.get_mut(&worker) {
@@ -295,6 +312,7 @@ impl Registry {
         }
         if let Some(control) = table.controls.get_mut(&control) {
             control.sessions += 1;
+            control.offered = control.offered.saturating_sub(1);
         }
     }
 

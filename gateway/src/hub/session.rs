@@ -20,6 +20,7 @@ use kvasir_wire::{
     assemble::Payload,
     frame::{FrameError, Kind},
     handshake::Features,
+    message::Report,
     receipt::CUT_BYTES,
     refusal::{Refusal, RefusalCode},
     ticket::Role,
@@ -44,8 +45,8 @@ use crate::{metrics::OpenSession, stop::Stop};
 
 /// How long a link is read on after its last words.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
-/// Payloads for the clerk that may wait.
-const EVENTS: usize = 64;
+/// What may wait for the clerk while it waits for the disk. The pumps wait then: what an end said is held by them and here.
+const EVENTS: usize = 4;
 
 /// The JSON line of a session that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -241,8 +242,10 @@ fn tell(ended: &Ended, to_worker: &HubSender, to_backbone: &HubSender) {
 
 /// What the clerk is told.
 pub(super) enum Event {
-    /// A payload for the hub.
+    /// A payload for the hub, none of the kinds below.
     From(Role, Payload),
+    /// A report, and how many bytes of evidence came with it. Those are not looked at here, so they do not wait here either.
+    Reported(Role, Report, usize),
     /// What became of a note on its way to the ledger.
     Filed(Result<(), FilingError>),
     /// The note has waited long enough and is safe on the disk.
@@ -282,8 +285,9 @@ impl Pump<'_> {
             Incoming::Relay(relay) => relay,
             Incoming::Own(payload) => {
                 self.may_call |= payload.kind == Kind::Grant;
+                let event = event(self.side, payload)?;
                 // Fails only when the clerk has gone, and the pumps with it.
-                let _ = self.events.send(Event::From(self.side, payload)).await;
+                let _ = self.events.send(event).await;
                 return Ok(());
             }
         };
@@ -358,6 +362,17 @@ impl Pump<'_> {
     }
 }
 
+/// What the clerk is told of a payload.
+fn event(side: Role, payload: Payload) -> Result<Event, Ended> {
+    if payload.kind != Kind::Report {
+        return Ok(Event::From(side, payload));
+    }
+    let mut report = Report::decode(&payload.bytes)
+        .map_err(|error| Ended::Link { side, error: LinkError::BadPayload { kind: Kind::Report, error } })?;
+    let evidence = std::mem::take(&mut report.evidence);
+    Ok(Event::Reported(side, report, evidence.len()))
+}
+
 /// What the end of a link means for its session: an end that says why it leaves has its words passed on.
 pub(super) fn at(side: Role) -> impl Fn(LinkError) -> Ended {
     move |error| match error {
@@ -419,5 +434,37 @@ impl Drop for Record {
             reason_code: self.reason_code,
             reason: std::mem::take(&mut self.reason),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvasir_wire::{frame::HUB_STREAM, id::SessionId, limits::MAX_EVIDENCE_BYTES};
+
+    use super::*;
+
+    #[test]
+    fn the_evidence_of_a_report_does_not_wait_for_the_clerk() {
+        let report = Report {
+            session: SessionId([9; 32]),
+            call: 3,
+            code: RefusalCode::WrongResult,
+            sentence: "other numbers".into(),
+            evidence: vec![7; MAX_EVIDENCE_BYTES],
+        };
+        let payload = |bytes| Payload { kind: Kind::Report, stream: HUB_STREAM, more: false, bytes, cost: 0 };
+        let Ok(Event::Reported(Role::Worker, kept, evidence)) = event(Role::Worker, payload(report.encode()))
+        else {
+            panic!("a report")
+        };
+        assert_eq!(evidence, MAX_EVIDENCE_BYTES);
+        assert_eq!(kept, Report { evidence: Vec::new(), ..report });
+        assert_eq!(kept.evidence.capacity(), 0);
+
+        let Err(ended) = event(Role::Worker, payload(vec![0; 7])) else { panic!("no report") };
+        assert_eq!(ended.code(), "protocol_error");
+        // Everything else waits as it came.
+        let drain = Payload { kind: Kind::Drain, ..payload(vec![1]) };
+        assert!(matches!(event(Role::Worker, drain), Ok(Event::From(Role::Worker, _))));
     }
 }

@@ -152,7 +152,12 @@ async fn consider(shared: &Arc<Shared>, link: &Connected, request: PairRequest) 
             tokio::spawn(pairing::dial(Arc::clone(shared), request, slot, share));
         }
         Err(refusal) => {
-            tracing::info!(worker = %request.worker, %refusal, "declined a worker");
+            // Who found no place is offered again every few seconds.
+            if refusal.code == RefusalCode::Declined {
+                tracing::debug!(worker = %request.worker, %refusal, "declined a worker");
+            } else {
+                tracing::info!(worker = %request.worker, %refusal, "declined a worker");
+            }
             let refusal = refusal.about(request.session);
             if let Err(error) = link.sender.send(Kind::Refuse, HUB_STREAM, refusal.encode()).await {
                 tracing::debug!(%error, "the refusal did not reach the hub");

@@ -446,9 +446,9 @@ impl Outbox {
     }
 }
 
-/// Control payloads queued from which on pings are not answered. A pong is 8 bytes and takes ten times as much to keep, so
-/// that the queue's own limit would let a peer that pings and never reads fill 50 MiB.
-const PONG_QUEUE_BYTES: usize = 64 * 1024;
+/// Control payloads queued from which on pings are not answered: 4,096 pongs. Each is 8 bytes and takes nine times as much to keep, so
+/// that the queue's own limit would let a peer that pings and never reads fill 40 MiB.
+const PONG_QUEUE_BYTES: usize = 32 * 1024;
 
 pub(crate) fn normal_close() -> CloseFrame {
     CloseFrame { code: CloseCode::Normal, reason: "".into() }

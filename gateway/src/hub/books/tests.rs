@@ -237,6 +237,9 @@ fn what_is_said_again_is_answered_with_the_first_note_byte_for_byte() {
     // So it stays while the next receipt is on its way.
     three.call(2, 10, 10);
     three.books.cut(120, false).unwrap();
+    assert_eq!(three.books.repeated(&worker), Some(Repeated::Resend(Some(complete.clone()))));
+    // What was verified once is not verified again: with another key in the books it would not pass.
+    three.books.facts.transcript.worker.key = three.backbone.public();
     assert_eq!(three.books.repeated(&worker), Some(Repeated::Resend(Some(complete))));
 }
 
