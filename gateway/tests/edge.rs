@@ -21,6 +21,7 @@ use kvasir_gateway::{
         pass_through::Routes, trusted::TrustedPeers,
     },
     http_head::MAX_HEAD_BYTES,
+    http_refusal::RefusalBody,
     operations::Served,
     stop::{Stopper, switch},
 };
@@ -480,6 +481,58 @@ async fn metrics_and_report_say_what_went_by() {
     rig.stop.stop();
     assert!(rig.served.ready().is_err());
     rig.run.await.unwrap();
+}
+
+#[tokio::test]
+async fn report_and_page_say_of_whom_the_edge_refused_what_it_was_told_word_for_word() {
+    let rig = Rig::start(|_| {}).await;
+    let list = || -> Vec<serde_json::Value> {
+        let report: serde_json::Value = serde_json::from_str(&rig.served.status()).unwrap();
+        report["refusals"].as_array().unwrap().clone()
+    };
+    assert!(list().is_empty());
+    let expired = rig.ticket(|claims| claims.expires = claims.issued + 1);
+    for (number, head) in [head(&expired), head(""), head("kvasir-ticket-v1.!!!!")].iter().enumerate() {
+        let answer = rig.refused(head).await;
+        let told: RefusalBody = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        assert!(!told.message.is_empty() && !told.what_to_do.is_empty());
+        // It is told first and noted then.
+        rig.metric(&format!("kvasir_gateway_refused_total{{reason=\"{}\"}} 1", told.code)).await;
+        patiently_is(|| list().len() == number + 1).await;
+        let newest = list().remove(0);
+        assert_eq!((&newest["whom"], &newest["code"]), (&"127.0.0.1".into(), &told.code.as_str().into()));
+        assert_eq!(
+            (&newest["message"], &newest["what_to_do"]),
+            (&told.message.into(), &told.what_to_do.into())
+        );
+        let page = rig.served.page();
+        for part in ["whom", "code", "message", "what_to_do"] {
+            let words = escaped(newest[part].as_str().unwrap());
+            assert!(page.contains(&words), "{words}\nin\n{page}");
+        }
+    }
+    let secret = &expired["kvasir-ticket-v1.".len()..][..40];
+    assert!(
+        !rig.served.page().contains(secret) && !rig.served.status().contains(secret),
+        "a ticket is shown"
+    );
+    rig.nothing_reached_the_hub().await;
+}
+
+/// Waits until something is so; a minute counts as never.
+async fn patiently_is(mut is_so: impl FnMut() -> bool) {
+    let waited = tokio::time::timeout(Duration::from_secs(60), async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "waited in vain");
+}
+
+/// As a page has it.
+fn escaped(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    text.replace('"', "&quot;")
 }
 
 /// Whoever dials in these tests.

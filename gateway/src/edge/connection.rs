@@ -57,7 +57,10 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAd
         Ok(Err(failure)) => {
             door.handshakes.count(failure.name());
             match &failure {
-                NotJoined::Refused(refusal) => door.refused.count(refusal.code()),
+                NotJoined::Refused(refusal) => {
+                    door.refused.count(refusal.code());
+                    shared.refusals.note(from, refusal);
+                }
                 // Every second or two, for as long as the proxy lives.
                 NotJoined::Looked => {
                     tracing::debug!(%peer, "{failure}");
