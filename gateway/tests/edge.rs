@@ -693,7 +693,7 @@ impl Write for Log {
 }
 
 #[tokio::test]
-async fn no_ticket_is_logged_at_any_level() {
+async fn no_ticket_is_logged_and_what_costs_a_stranger_nothing_is_no_line_unless_asked_for() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -713,10 +713,25 @@ async fn no_ticket_is_logged_at_any_level() {
     let mut rest = Vec::new();
     let _ = client.read_to_end(&mut rest).await;
     drop(client);
+    closed_at(rig.edge, b"this is no TLS").await;
+    closed_at(rig.edge, b"PROXY TCP4 203.0.113.7 10.0.0.1 1234 443\r\n").await;
+    rig.metric("kvasir_gateway_handshakes_total{result=\"tls_failed\"} 1").await;
+    rig.metric("kvasir_gateway_handshakes_total{result=\"bad_proxy_header\"} 1").await;
     rig.stop.stop();
     rig.run.await.unwrap();
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     assert!(log.contains("ticket_expired") && log.contains("session ended"), "{log}");
+    // Of every connection of this file: whoever floods the edge does not flood the log with it.
+    let levels = |level: &str, of: &str| -> usize {
+        log.lines().filter(|line| line.contains(of) && line.contains(level)).count()
+    };
+    for cheap in
+        ["not upgraded: TLS handshake", "not upgraded: not done within", "closed for a newer connection"]
+    {
+        assert_eq!(levels(" INFO ", cheap), 0, "{log}");
+    }
+    assert!(levels("DEBUG ", "not upgraded: TLS handshake") > 0, "{log}");
+    assert!(levels(" INFO ", "ticket_expired") > 0, "{log}");
     for ticket in [good, expired] {
         // Everything behind the prefix, by its first letters.
         let secret = &ticket["kvasir-ticket-v1.".len()..][..40];
