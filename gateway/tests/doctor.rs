@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
+mod front;
 mod scene;
 
 use std::sync::Arc;
@@ -25,6 +26,11 @@ use kvasir_wire::{
 };
 
 use scene::*;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
+use tokio_rustls::TlsAcceptor;
 
 /// An edge in front of a scene's hub.
 struct Front {
@@ -49,19 +55,23 @@ impl Front {
 
     /// The walk with this ticket of key 2, offering these plugins.
     async fn walk(&self, ticket: Ticket, plugins: Vec<PluginDigest>) -> Vec<Hop> {
-        let offer =
-            WorkerOffer { plugins, formats: vec![FORMAT], memory_bytes: 1 << 30, class: Class::Exact };
-        let subject = Subject {
-            gateway: self.gateway.clone(),
-            trust: TlsTrust::CaFile(self.authority.clone()),
-            ticket: Some(ticket),
-            key: Some(key(2)),
-            offer: Some(offer),
-            proxy_variable: None,
-            replace_worker: false,
-        };
-        patiently(examine(&subject, &Deadlines::default(), &mut |_| {})).await
+        walk(self.gateway.clone(), self.authority.clone(), ticket, plugins).await
     }
+}
+
+/// The walk to a gateway whose certificate is by this authority.
+async fn walk(gateway: String, authority: Vec<u8>, ticket: Ticket, plugins: Vec<PluginDigest>) -> Vec<Hop> {
+    let offer = WorkerOffer { plugins, formats: vec![FORMAT], memory_bytes: 1 << 30, class: Class::Exact };
+    let subject = Subject {
+        gateway,
+        trust: TlsTrust::CaFile(authority),
+        ticket: Some(ticket),
+        key: Some(key(2)),
+        offer: Some(offer),
+        proxy_variable: None,
+        replace_worker: false,
+    };
+    patiently(examine(&subject, &Deadlines::default(), &mut |_| {})).await
 }
 
 /// A worker's ticket that allows two links.
@@ -149,5 +159,57 @@ async fn refusals_of_edge_and_hub_are_named_at_their_hops() {
     assert!(outcomes(&hops).contains(&(HopName::Ticket, Outcome::Passed)), "{hops:#?}");
     front_of_nobody.stop.stop();
     front.stop.stop();
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_drops_the_upgrade_is_named_where_it_stands() {
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let edge = front::Front::start(&scene).await;
+
+    // It ends TLS before the edge, and hands Upgrade and Connection on to nobody, as nginx does unless it is told to.
+    let folder = tempfile::tempdir().unwrap();
+    let files =
+        certificate::make(folder.path(), &Names::parse(&["localhost".into()]).unwrap(), false).unwrap();
+    let certificates = Certificates::load(&files.certificate, &files.key).unwrap();
+    let acceptor = TlsAcceptor::from(certificates.server_config().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let gateway = format!("wss://localhost:{}", listener.local_addr().unwrap().port());
+    let proxy = patiently(async {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut client = acceptor.accept(stream).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(client.read_u8().await.unwrap());
+        }
+        let head = String::from_utf8(head).unwrap();
+        let goes_on = |line: &&str| {
+            let line = line.to_ascii_lowercase();
+            !line.starts_with("upgrade:") && !line.starts_with("connection:")
+        };
+        let passed: Vec<&str> = head.trim_end().split("\r\n").filter(goes_on).collect();
+        assert!(passed.len() < head.trim_end().split("\r\n").count(), "there was an upgrade: {head}");
+        let request = format!("{}\r\nConnection: close\r\n\r\n", passed.join("\r\n"));
+        let mut behind = edge.dial(edge.client_config()).await;
+        behind.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        behind.read_to_end(&mut answer).await.unwrap();
+        client.write_all(&answer).await.unwrap();
+        // Whoever has read the answer may be gone.
+        let _ = client.shutdown().await;
+    });
+    let authority = std::fs::read(&files.authority).unwrap();
+    let walk = walk(gateway, authority, of_two_sessions(&scene), vec![PLUGIN]);
+    let (hops, ()) = tokio::join!(walk, proxy);
+
+    let hop = failed(&hops);
+    assert_eq!(hop.name, HopName::Upgrade, "{hops:#?}");
+    assert!(hop.seen.contains("426") && hop.seen.contains("upgrade_required"), "{hop:?}");
+    let remedy = hop.remedy.as_ref().unwrap();
+    assert!(remedy.contains("a proxy in front of the gateway") && remedy.contains("Upgrade"), "{hop:?}");
+    // It is the way that is wrong, and nothing is said of the ticket.
+    for (name, outcome) in [(HopName::Tls, Outcome::Passed), (HopName::Ticket, Outcome::NotReached)] {
+        assert!(outcomes(&hops).contains(&(name, outcome)), "{hops:#?}");
+    }
     scene.stop().await;
 }

@@ -91,6 +91,8 @@ pub struct Measured {
     pub resume: bool,
     /// Whether bulk has a connection of its own.
     pub bulk_connection: bool,
+    /// Whether edge and hub have threads of their own.
+    pub apart: bool,
     /// Median echo of 64 bytes over plain TCP, ms: the round trip as it is.
     pub floor_ms: f64,
     /// Bulk without dispatch beside it, Mbit/s.
@@ -166,6 +168,7 @@ pub async fn run(plan: Plan) -> anyhow::Result<()> {
         idle_restart: plan.idle_restart,
         resume: plan.alike.resume(),
         bulk_connection: plan.alike.bulk_connection(),
+        apart: plan.apart,
         floor_ms,
         bulk_alone,
         cells,

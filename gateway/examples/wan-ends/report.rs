@@ -96,6 +96,9 @@ fn name(link: &Measured) -> String {
     if link.bulk_connection {
         name += ", bulk on a second connection";
     }
+    if link.apart {
+        name += ", edge and hub on threads of their own";
+    }
     name
 }
 
@@ -206,7 +209,10 @@ fn beside_bulk(link: &Measured, cell: &Cell, share: f64) -> Vec<Figure> {
     let latency = Figure { what, value, unit: "ms", aim, lower: true, note };
     let (what, value) = (format!("{} carried", cell.name()), share * 100.0);
     let (bulk, carried) = (cell.bulk.unwrap_or(f64::NAN), cell.carried.unwrap_or(f64::NAN));
-    let note = format!("bulk {bulk:.1} Mbit/s, dispatch {:.1} towards the worker", carried - bulk);
+    let mut note = format!("bulk {bulk:.1} Mbit/s, dispatch {:.1} towards the worker", carried - bulk);
+    if value < CARRIED_PERCENT {
+        note += "; the window of bulk yields to the queue that the calls themselves make";
+    }
     let unit = "% of bulk alone";
     vec![latency, Figure { what, value, unit, aim: CARRIED_PERCENT, lower: false, note }]
 }
@@ -243,4 +249,59 @@ fn machine() -> Value {
         "kernel": read("/proc/sys/kernel/osrelease").trim(),
         "load": read("/proc/loadavg").trim(),
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that unwraps fails, which is what it should do")]
+mod tests {
+    use super::*;
+
+    fn link(apart: bool, carried: f64) -> Measured {
+        let cell = |bulk: Option<f64>, carried| Cell {
+            kib: 12,
+            paused: false,
+            samples: ENOUGH,
+            p50_ms: 15.0,
+            p99_ms: 16.0,
+            bulk,
+            carried,
+            under: None,
+        };
+        Measured {
+            megabits: 100.0,
+            round_trip_ms: 13.0,
+            loss_per_million: 0,
+            queue_kib: USUAL_QUEUE_KIB,
+            idle_restart: false,
+            resume: true,
+            bulk_connection: false,
+            apart,
+            floor_ms: 13.0,
+            bulk_alone: Some(96.0),
+            cells: vec![cell(None, None), cell(Some(carried - 4.0), Some(carried))],
+        }
+    }
+
+    #[test]
+    fn figures_of_links_that_differ_in_their_threads_alone_have_names_of_their_own() {
+        let both = [link(false, 95.0), link(true, 95.0)];
+        let mut names: Vec<_> =
+            both.iter().flat_map(figures).map(|figure| figure["name"].to_string()).collect();
+        assert_eq!(names.len(), 8);
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 8, "{names:#?}");
+    }
+
+    #[test]
+    fn a_figure_that_missed_what_is_carried_says_what_limits_it() {
+        let note = |carried| {
+            let figures = figures(&link(false, carried));
+            let figure =
+                figures.iter().find(|figure| figure["name"].to_string().contains("carried")).unwrap();
+            (figure["met"] == true, figure["note"].to_string().contains("the window of bulk yields"))
+        };
+        assert_eq!(note(95.0), (true, false));
+        assert_eq!(note(50.0), (false, true));
+    }
 }

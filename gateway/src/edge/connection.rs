@@ -48,7 +48,7 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAd
         joined = timeout_at(deadline, Box::pin(join(&shared, stream, peer, &mut slot, &mut from))) => joined,
         () = evicted => {
             door.handshakes.count("evicted");
-            tracing::info!(%peer, client = %from, "closed for a newer connection: too many have shown no ticket");
+            tracing::debug!(%peer, client = %from, "closed for a newer connection: too many have shown no ticket");
             return;
         }
     };
@@ -56,22 +56,20 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAd
         Ok(Ok(joined)) => joined,
         Ok(Err(failure)) => {
             door.handshakes.count(failure.name());
-            match &failure {
-                NotJoined::Refused(refusal) => door.refused.count(refusal.code()),
-                // Every second or two, for as long as the proxy lives.
-                NotJoined::Looked => {
-                    tracing::debug!(%peer, "{failure}");
-                    return;
-                }
-                _ => {}
+            if let NotJoined::Refused(refusal) = &failure {
+                door.refused.count(refusal.code());
+                shared.refusals.note(from, refusal);
             }
-            tracing::info!(%peer, client = %from, "not upgraded: {failure}");
+            match failure.is_for_people() {
+                true => tracing::info!(%peer, client = %from, "not upgraded: {failure}"),
+                false => tracing::debug!(%peer, client = %from, "not upgraded: {failure}"),
+            }
             return;
         }
         Err(_) => {
             door.handshakes.count("timed_out");
             let limit = shared.options.upgrade_deadline.as_secs_f32();
-            tracing::info!(%peer, client = %from, "not upgraded: not done within {limit} s of the accept");
+            tracing::debug!(%peer, client = %from, "not upgraded: not done within {limit} s of the accept");
             return;
         }
     };
@@ -158,6 +156,20 @@ impl NotJoined {
             NotJoined::Tls(_) => "tls_failed",
             NotJoined::Head(_) => "no_head",
             NotJoined::Client(_) | NotJoined::Looked => "client_gone",
+        }
+    }
+
+    /// Whether an operator wants to read it without asking for more. Everything else costs whoever connects next to nothing,
+    /// comes as often as the accept rate allows, and is in the metrics.
+    fn is_for_people(&self) -> bool {
+        match self {
+            NotJoined::Refused(_) => true,
+            NotJoined::Passed(why) => matches!(why, NotPassed::Full(_) | NotPassed::Backend { .. }),
+            NotJoined::Proxy(_)
+            | NotJoined::Looked
+            | NotJoined::Tls(_)
+            | NotJoined::Head(_)
+            | NotJoined::Client(_) => false,
         }
     }
 }

@@ -10,6 +10,7 @@ mod connection;
 mod metrics;
 pub mod pass_through;
 pub mod proxy_header;
+mod refusals;
 mod replayed;
 mod report;
 mod settings;
@@ -49,6 +50,7 @@ use crate::{
 };
 use metrics::EdgeMetrics;
 use pass_through::{CLIENT_HELLO_TIME, Places, Routes};
+use refusals::Refusals;
 use trusted::TrustedPeers;
 
 /// From accept to the hub's first answer.
@@ -135,6 +137,7 @@ struct Shared {
     /// Places of connections that are passed through.
     passing: Arc<Places>,
     drain_time: Mutex<Duration>,
+    refusals: Refusals,
     metrics: Arc<EdgeMetrics>,
 }
 
@@ -208,6 +211,7 @@ impl Edge {
             gate: Gate::new(options.slots),
             passing: Arc::default(),
             drain_time: Mutex::new(options.drain_time),
+            refusals: Refusals::default(),
             metrics,
             options,
         };

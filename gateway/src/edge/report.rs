@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use kvasir_link::unix_now;
 use maud::html;
 use serde::Serialize;
 
-use super::{CertificateSource, Shared};
+use super::{CertificateSource, Shared, refusals};
 use crate::{
+    hub::RefusalReport,
     operations::Served,
     page::{Tile, page, span, tiles},
     stop::Stop,
@@ -39,6 +41,8 @@ pub struct EdgeStatus {
     /// Why the last order of a certificate by ACME failed, or why what it brought cannot be kept; nothing where all is well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate_failure: Option<String>,
+    /// The latest refusals of this edge, the newest first; `whom` is an address. What the hub refused is not among them.
+    pub refusals: Vec<RefusalReport>,
 }
 
 /// What an edge tells.
@@ -71,6 +75,7 @@ impl EdgeReport {
             bytes_to_worker: metrics.splice.backward.get(),
             certificate_seconds_left: self.certificates().and_then(CertificateSource::seconds_left),
             certificate_failure: self.certificates().and_then(CertificateSource::last_failure),
+            refusals: self.shared.refusals.latest(),
         }
     }
 }
@@ -115,6 +120,7 @@ impl Served for EdgeReport {
             @if let Some(failure) = &report.certificate_failure {
                 p { "What failed last about the certificate: " (failure) }
             }
+            (refusals::list(&report.refusals, unix_now()))
             p.soft {
                 "The edge does not look into sessions. Who is connected, and why somebody was refused behind it, is on the "
                 "hub's page."

@@ -19,6 +19,9 @@ use crate::dial::Target;
 use crate::upgrade::{Head, RefusalBody, SWITCHING_PROTOCOLS, ask};
 use crate::{SUBPROTOCOL, unix_now};
 
+/// What to do where the request came without its upgrade.
+const UPGRADE_LOST: &str = "a proxy in front of the gateway does not pass the upgrade on: its operator has to let it forward the headers Upgrade and Connection";
+
 /// Asks for the upgrade as a worker does, and says at which hop the answer ends the way.
 pub(super) async fn pass<S>(
     stream: S,
@@ -89,6 +92,15 @@ fn refused(head: &Head, body: &[u8], began: Instant, log: &mut Log<'_>) -> Stop 
     }
     let seen =
         format!("HTTP {} {}: {}{}", head.status, shown(&body.code), shown(&body.message), told_by(head));
+    // It was asked for as a gateway of this version wants it, so somebody on the way took it out.
+    if body.code == "upgrade_required" {
+        return log.fail(
+            name,
+            began,
+            seen,
+            format!("{UPGRADE_LOST}; the gateway says: {}", shown(&body.what_to_do)),
+        );
+    }
     log.fail(name, began, seen, shown(&body.what_to_do))
 }
 
@@ -127,9 +139,7 @@ fn stranger(head: &Head) -> String {
             "a firewall or proxy forbids this address: have it let WebSockets to the gateway through"
         }
         404 | 405 => "a web server that is no gateway answers: check the address, and the path if it has one",
-        400 | 426 => {
-            "a proxy in front of the gateway does not pass the upgrade on: its operator has to let it forward the headers Upgrade and Connection"
-        }
+        400 | 426 => UPGRADE_LOST,
         429 => "a proxy in front of the gateway takes no more connections from here: wait",
         500..=599 => {
             "a proxy in front of the gateway does not reach it: wait and try again, then ask its operator"
