@@ -237,7 +237,8 @@ async fn handshakes_that_are_never_finished_cost_the_hub_little() {
     }
     let grown = gateway.hub.peak() - before;
     println!("{WORKERS} workers that leave a payload unfinished: {grown} KiB more at the hub");
-    assert!(grown <= WORKERS * (HUB_PER_SESSION + 2 * MAX_HELLO_BYTES as u64 / 1024), "{grown} KiB");
+    // What is unfinished stands in a buffer that doubles, beside the message that was read last.
+    assert!(grown <= WORKERS * (HUB_PER_SESSION + 3 * MAX_HELLO_BYTES as u64 / 1024), "{grown} KiB");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

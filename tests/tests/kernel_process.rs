@@ -24,9 +24,48 @@ fn confined(options: KernelOptions) -> Result<ExpertRunner, RunnerError> {
     ExpertRunner::new(plugin(), RunnerOptions { instances: LANES, isolation, ..RunnerOptions::default() })
 }
 
-fn kill(process: u32) {
-    let status = Command::new("kill").args(["-9", &process.to_string()]).status().unwrap();
+fn signal(process: u32, signal: &str) {
+    let status = Command::new("kill").args([signal, &process.to_string()]).status().unwrap();
     assert!(status.success());
+}
+
+fn kill(process: u32) {
+    signal(process, "-9");
+}
+
+/// A little call is computed on the thread that received it, here the runtime's only one, which another has to relieve.
+#[test]
+fn a_worker_whose_kernel_stands_still_answers_pings_meanwhile() {
+    /// Longer than the hub waits for a sign of life, shorter than a call may take.
+    const STILL: Duration = Duration::from_secs(6);
+    let host = Host::new(tiny());
+    let exact = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::with(|hub| {
+        (hub.link.ping_after, hub.link.dead_after) = (Duration::from_millis(200), Duration::from_secs(2));
+    });
+    let mut options = scene.worker_options(30);
+    options.isolation = Isolation::Process(isolation::process());
+    let worker = RunningWorker::start(options);
+    let process = worker.log.wait_for(|event| match event {
+        Event::Confined { process, .. } => *process,
+        _ => None,
+    });
+    let mut options = scene.swarm_options(1, Placement::WholeLayers, &all_layers(&host.model));
+    options.deadlines = NO_HURRY;
+    let swarm = join(&host, options);
+    // Whatever is said for the first time may come while experts are being loaded.
+    assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), exact);
+    signal(process, "-STOP");
+    let goes_on = std::thread::spawn(move || {
+        std::thread::sleep(STILL);
+        signal(process, "-CONT");
+    });
+    assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), exact);
+    goes_on.join().unwrap();
+    assert!(!worker.log.events().iter().any(|event| matches!(event, Event::Reconnecting { .. })));
+    let statistics = swarm.finish();
+    assert_eq!((statistics.links_lost, statistics.failovers), (0, 0), "{statistics:#?}");
+    worker.stop().unwrap();
 }
 
 #[test]

@@ -77,18 +77,18 @@ struct Waiter<'hub> {
     offer: WorkerOffer,
     end: oneshot::Receiver<Refusal>,
     stop: Stop,
-    /// Backbones that declined, and when.
-    passed: Vec<(LinkNumber, Instant)>,
+    /// Backbones that declined, when, and what each said.
+    passed: Vec<(LinkNumber, Instant, String)>,
 }
 
 impl Waiter<'_> {
     /// Waits for a backbone and pairs with it.
     async fn wait(&mut self) -> Result<Box<Pair>, Gone> {
         loop {
-            self.passed.retain(|(_, at)| at.elapsed() < DECLINED_PAUSE);
+            self.passed.retain(|(_, at, _)| at.elapsed() < DECLINED_PAUSE);
             let mut changes = self.hub.registry.changes();
             changes.mark_unchanged();
-            let passed: Vec<LinkNumber> = self.passed.iter().map(|(number, _)| *number).collect();
+            let passed: Vec<LinkNumber> = self.passed.iter().map(|(number, ..)| *number).collect();
             let (choice, price) = match self.hub.price() {
                 Some(price) => (self.hub.registry.choose(&self.link.admission, &self.offer, &passed), price),
                 None => (Choice::Wait { why: "the ledger has named no price yet".into() }, String::new()),
@@ -110,14 +110,15 @@ impl Waiter<'_> {
                     match nothing {
                         NotPaired::Declined(why) => {
                             self.not_taken(&found, &why);
-                            self.passed.push((found.control, Instant::now()));
-                            self.hub.registry.waits(self.number, why.sentence);
+                            self.passed.push((found.control, Instant::now(), why.sentence));
                         }
                         NotPaired::Gone(gone) => return Err(gone),
                     }
                 }
                 Choice::Wait { why } => {
-                    self.hub.registry.waits(self.number, why);
+                    // What a backbone said tells more than that there is none.
+                    let said = self.passed.last().map(|(.., sentence)| sentence.clone());
+                    self.hub.registry.waits(self.number, said.unwrap_or(why));
                     tokio::select! {
                         biased;
                         gone = self.leaves() => return Err(gone),

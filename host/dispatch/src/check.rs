@@ -191,6 +191,10 @@ impl Shared {
             && let Some(wrong) = WrongCall::again(call, &check.part, number, &check.values)
         {
             self.wrong.put(session.id, wrong);
+            // Its end may have come in between, and forgets before this.
+            if session.has_ended() {
+                self.wrong.forget(session.id);
+            }
         }
         self.count(|statistics| {
             statistics.answers_checked += 1;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, LazyLock, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kvasir_backbone::{Call, CallId, Completed, Experts, ExpertsError, Progress};
@@ -25,6 +25,10 @@ use crate::session::{Session, State};
 use crate::split::{Answer, split};
 use crate::swarm::Shared;
 use crate::trial::Trial;
+
+/// Whether another processor runs whoever brings an answer while this one looks out for it.
+static HAS_COMPANY: LazyLock<bool> =
+    LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|count| count.get() > 1));
 
 /// Routed experts, computed by a swarm's workers where they hold them and by `local` where they do not.
 pub struct RemoteExperts {
@@ -354,6 +358,10 @@ impl RemoteExperts {
 
     /// When the next answer is likely to come, or may have come by now.
     fn likely_arrival(&self, now: Instant) -> Option<Range<Instant>> {
+        // Of several calls one comes sooner or later anyway, and the others want the processor.
+        if !*HAS_COMPANY || self.open.len() > 1 {
+            return None;
+        }
         let likely = self.asked().filter_map(|asked| asked.likely.clone());
         likely.filter(|likely| now < likely.end).min_by_key(|likely| likely.start)
     }

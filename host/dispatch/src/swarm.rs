@@ -353,6 +353,8 @@ impl Shared {
         );
         let place = if changes_over { &mut slot.next } else { &mut slot.seat };
         if let Some(Seat::Taken(old)) = place.replace(Seat::Reserved(session)) {
+            // Should the pairing come to nothing: its session's end does not find it here any more.
+            slot.empty_since = Some(Instant::now());
             old.end("a newer session of the same worker took its place".to_owned());
         }
         table.offered.insert(session, memory_bytes);

@@ -176,7 +176,10 @@ where
                 Written::Something
             }
             Next::Idle { .. } if self.is_unflushed => {
-                ready!(self.poll_flush(context))?;
+                // What is not flushed at once is waited for at the next look, which has a deadline of its own.
+                if let Poll::Ready(flushed) = self.poll_flush(context) {
+                    flushed?;
+                }
                 Written::Something
             }
             Next::Idle { closing_since } => Written::Nothing { closing_since },

@@ -455,6 +455,8 @@ impl Session {
             Shadow { canary, experts: self.store.list().into(), busy: false }
         });
         self.serving.set_canary(canary);
+        // Also once it is gone: its last comparison may have lanes of the kernel in use.
+        self.computes_here &= self.shadow.is_none();
         self.want_more()?;
         Ok(false)
     }
