@@ -4,10 +4,17 @@
 
 use maud::{DOCTYPE, Markup, html};
 
-use crate::operations::{METRICS_PATH, STATUS_PATH, STYLE_PATH};
+use crate::{
+    hub::RefusalReport,
+    operations::{METRICS_PATH, STATUS_PATH, STYLE_PATH},
+};
 
 /// Seconds after which a page asks for itself again.
 const REFRESH_SECONDS: u32 = 5;
+/// Rows of each list on a page; the JSON report has them all.
+pub const MAX_ROWS: usize = 100;
+
+const REFUSAL: [&str; 4] = ["Ago", "Whom", "Code", "Why"];
 
 /// A whole page.
 pub fn page(what: &str, network: &str, ready: &Result<(), String>, body: Markup) -> String {
@@ -72,6 +79,47 @@ pub fn tiles(tiles: &[Tile]) -> Markup {
             }
         }
     }
+}
+
+/// One list: heading, and a table or the word that there is nothing.
+pub fn list<T>(
+    heading: &str,
+    rows: &[T],
+    none: &str,
+    columns: &[&str],
+    cells: impl Fn(&T) -> Markup,
+) -> Markup {
+    html! {
+        h2 { (heading) " " span.count { (grouped(rows.len() as u64)) } }
+        @if rows.is_empty() {
+            p.soft { (none) }
+        } @else {
+            div.scroll {
+                table {
+                    thead { tr { @for column in columns { th scope="col" { (column) } } } }
+                    tbody { @for row in rows.iter().take(MAX_ROWS) { tr { (cells(row)) } } }
+                }
+            }
+        }
+        @if rows.len() > MAX_ROWS {
+            p.soft { "and " (grouped((rows.len() - MAX_ROWS) as u64)) " more, in the report as JSON" }
+        }
+    }
+}
+
+/// Whom a program refused lately. `now` in unix seconds; `whom` writes the one who was refused.
+pub fn refusals(rows: &[RefusalReport], now: u64, whom: impl Fn(&str) -> Markup) -> Markup {
+    list("Latest refusals", rows, "Nobody was refused.", &REFUSAL, |row| {
+        html! {
+            td data-name=(REFUSAL[0]) { (span(now.saturating_sub(row.at))) }
+            td data-name=(REFUSAL[1]) { (whom(&row.whom)) }
+            td data-name=(REFUSAL[2]) { code { (row.code) } }
+            td.words data-name=(REFUSAL[3]) {
+                (row.message)
+                @if !row.what_to_do.is_empty() { " " span.soft { "To do: " (row.what_to_do) } }
+            }
+        }
+    })
 }
 
 /// A number with its thousands apart.

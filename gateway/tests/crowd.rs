@@ -237,7 +237,7 @@ async fn handshakes_that_are_never_finished_cost_the_hub_little() {
     }
     let grown = gateway.hub.peak() - before;
     println!("{WORKERS} workers that leave a payload unfinished: {grown} KiB more at the hub");
-    // What is unfinished stands in a buffer that doubles, beside the message that was read last.
+    // What is unfinished may stand in a buffer that has doubled; half as much again for what the allocator keeps.
     assert!(grown <= WORKERS * (HUB_PER_SESSION + 3 * MAX_HELLO_BYTES as u64 / 1024), "{grown} KiB");
 }
 

@@ -13,12 +13,10 @@ use kvasir_link::unix_now;
 use maud::{Markup, html};
 
 use super::slots::counted_address;
-use crate::{http_refusal::HttpRefusal, hub::RefusalReport, page::span};
+use crate::{http_refusal::HttpRefusal, hub::RefusalReport, page::refusals};
 
 /// Refusals that are remembered.
 const REMEMBERED: usize = 20;
-
-const COLUMNS: [&str; 4] = ["Ago", "From", "Code", "Why"];
 
 /// The latest refusals.
 #[derive(Debug, Default)]
@@ -58,34 +56,12 @@ impl Refusals {
     }
 }
 
-/// The list on the page. `now` in unix seconds.
-pub(super) fn list(refusals: &[RefusalReport], now: u64) -> Markup {
+/// The list on the page, addresses whole. `now` in unix seconds.
+pub(super) fn list(latest: &[RefusalReport], now: u64) -> Markup {
     html! {
-        h2 { "Latest refusals " span.count { (refusals.len()) } }
-        @if refusals.is_empty() {
-            p.soft { "Nobody was refused here." }
-        } @else {
-            div.scroll {
-                table {
-                    thead { tr { @for column in COLUMNS { th scope="col" { (column) } } } }
-                    tbody { @for row in refusals { tr { (cells(row, now)) } } }
-                }
-            }
-        }
+        (refusals(latest, now, |address| html! { code { (address) } }))
         p.soft {
             "A refusal stands here in the words that the one who was refused was told, the latest for each address and code."
-        }
-    }
-}
-
-fn cells(row: &RefusalReport, now: u64) -> Markup {
-    html! {
-        td data-name=(COLUMNS[0]) { (span(now.saturating_sub(row.at))) }
-        td data-name=(COLUMNS[1]) { code { (row.whom) } }
-        td data-name=(COLUMNS[2]) { code { (row.code) } }
-        td.words data-name=(COLUMNS[3]) {
-            (row.message)
-            @if !row.what_to_do.is_empty() { " " span.soft { "To do: " (row.what_to_do) } }
         }
     }
 }

@@ -9,18 +9,15 @@ use super::{
     Hub,
     meter::LaneBytes,
     metrics::HubMetrics,
-    status::{BackboneReport, RefusalReport, SessionReport, Status, WaitingReport},
+    status::{BackboneReport, SessionReport, Status, WaitingReport},
 };
 use crate::{
     accept::SharedLimits,
     edge::Gate,
     operations::Served,
-    page::{Tile, bytes, grouped, page, short, span, tiles},
+    page::{Tile, bytes, grouped, list, page, refusals, short, span, tiles},
     stop::Stop,
 };
-
-/// Rows of each list on the page; the JSON report has them all.
-pub(super) const MAX_ROWS: usize = 100;
 
 /// What a hub tells. It holds the hub weakly: who looks must not keep a stopped hub's filer waiting.
 pub(super) struct HubReport {
@@ -93,28 +90,8 @@ fn body(status: &Status, now: u64) -> Markup {
         (list("Sessions", &status.sessions, "No session.", &SESSION, session))
         (list("Workers waiting", &status.waiting, "Nobody waits.", &WAITING, |row| waiting(row, now)))
         (list("Backbones", &status.backbones, "No backbone is connected.", &BACKBONE, |row| backbone(row, now)))
-        (list("Latest refusals", &status.refusals, "Nobody was refused.", &REFUSAL, |row| refusal(row, now)))
+        (refusals(&status.refusals, now, |key| html! { code title=(key) { (short(key)) } }))
         p.soft { "A refusal stands here in the words that the one who was refused was told." }
-    }
-}
-
-/// One list: heading, and a table or the word that there is nothing.
-fn list<T>(heading: &str, rows: &[T], none: &str, columns: &[&str], cells: impl Fn(&T) -> Markup) -> Markup {
-    html! {
-        h2 { (heading) " " span.count { (grouped(rows.len() as u64)) } }
-        @if rows.is_empty() {
-            p.soft { (none) }
-        } @else {
-            div.scroll {
-                table {
-                    thead { tr { @for column in columns { th scope="col" { (column) } } } }
-                    tbody { @for row in rows.iter().take(MAX_ROWS) { tr { (cells(row)) } } }
-                }
-            }
-        }
-        @if rows.len() > MAX_ROWS {
-            p.soft { "and " (grouped((rows.len() - MAX_ROWS) as u64)) " more, in the report as JSON" }
-        }
     }
 }
 
@@ -122,7 +99,6 @@ const SESSION: [&str; 8] =
     ["Session", "Worker", "Backbone", "For", "Round trip", "To the worker", "To the backbone", "Stalls"];
 const WAITING: [&str; 4] = ["Worker", "For", "Round trip", "Waits since"];
 const BACKBONE: [&str; 5] = ["Backbone", "Model", "Sessions", "For", "Round trip"];
-const REFUSAL: [&str; 4] = ["Ago", "Whom", "Code", "Why"];
 
 fn session(row: &SessionReport) -> Markup {
     html! {
@@ -163,18 +139,6 @@ fn backbone(row: &BackboneReport, now: u64) -> Markup {
     }
 }
 
-fn refusal(row: &RefusalReport, now: u64) -> Markup {
-    html! {
-        td data-name=(REFUSAL[0]) { (span(now.saturating_sub(row.at))) }
-        td data-name=(REFUSAL[1]) { code title=(row.whom) { (short(&row.whom)) } }
-        td data-name=(REFUSAL[2]) { code { (row.code) } }
-        td.words data-name=(REFUSAL[3]) {
-            (row.message)
-            @if !row.what_to_do.is_empty() { " " span.soft { "To do: " (row.what_to_do) } }
-        }
-    }
-}
-
 fn round_trip(micros: Option<u64>) -> String {
     match micros {
         Some(micros) => format!("{}.{} ms", micros / 1_000, micros % 1_000 / 100),
@@ -190,6 +154,7 @@ fn lanes(passed: &LaneBytes) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{hub::RefusalReport, page::MAX_ROWS};
 
     fn refused(message: &str) -> RefusalReport {
         RefusalReport {

@@ -98,8 +98,8 @@ impl WrongCall {
     }
 }
 
-/// Of each session the call that was found wrong last, until a receipt leaves it out. The last one, since the receipt that is
-/// being signed may cover an earlier one already.
+/// Of each session the latest call that was found wrong, until a receipt leaves it out. The latest, since a receipt may cover an earlier
+/// one already; checks are done in any order.
 #[derive(Debug, Default)]
 pub(crate) struct WrongCalls(Mutex<HashMap<SessionId, WrongCall>>);
 
@@ -109,7 +109,10 @@ impl WrongCalls {
     }
 
     pub(crate) fn put(&self, session: SessionId, wrong: WrongCall) {
-        self.calls().insert(session, wrong);
+        let mut calls = self.calls();
+        if calls.get(&session).is_none_or(|kept| kept.item.call < wrong.item.call) {
+            calls.insert(session, wrong);
+        }
     }
 
     /// The session's, if it is the call with this number.
@@ -138,11 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn a_session_has_the_one_that_was_found_last_until_it_is_asked_for_or_over() {
+    fn a_session_has_its_latest_wrong_call_until_it_is_asked_for_or_over() {
         let (calls, session) = (WrongCalls::default(), SessionId([1; 32]));
         calls.put(session, wrong(3));
         calls.put(session, wrong(5));
+        calls.put(session, wrong(4));
         assert_eq!(calls.take(session, 3), None, "a later one took its place");
+        assert_eq!(calls.take(session, 4), None, "an earlier one that is found later does not");
         assert_eq!(calls.take(SessionId([2; 32]), 5), None);
         assert_eq!(calls.take(session, 5), Some(wrong(5)));
         assert_eq!(calls.take(session, 5), None);
