@@ -95,6 +95,35 @@ fn a_prompt_cut_into_many_messages_gives_the_same_bits() {
     }
 }
 
+/// They have one blob and a proof each: a worker takes neither under the other's name.
+#[test]
+fn experts_of_the_same_weights_go_out_under_each_of_their_names() {
+    let file = kvasir_tests::root().join("tests/data/tiny/tiny-q8_0.gguf");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let original = tiny();
+    let [one, other] = [0, 1].map(|expert| original.expert(LayerIndex(0), ExpertIndex(expert)).unwrap());
+    for (from, to) in [(one.gate, other.gate), (one.up, other.up), (one.down, other.down)] {
+        let at = bytes.windows(to.bytes().len()).position(|window| window == to.bytes()).unwrap();
+        bytes[at..at + to.bytes().len()].copy_from_slice(from.bytes());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let twins = folder.path().join("twins.gguf");
+    std::fs::write(&twins, bytes).unwrap();
+    let model = std::sync::Arc::new(kvasir_model::Model::open(&twins).unwrap());
+    let digest = |expert| model.expert_digest(LayerIndex(0), ExpertIndex(expert)).unwrap();
+    assert_eq!(digest(0), digest(1));
+
+    let host = Host::new(model);
+    let local = host.say(host.local().as_mut(), TOKENS);
+    let scene = Scene::new();
+    // Each worker has one of the two, and asks for it by its name.
+    let _workers = [scene.worker(30), scene.worker(31)];
+    let swarm = join(&host, unhurried(scene.swarm_options(2, Placement::Experts, &all_layers(&host.model))));
+    assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
+    let statistics = swarm.finish();
+    assert_eq!((statistics.failovers, statistics.local_calls), (0, 0), "{statistics:#?}");
+}
+
 #[test]
 fn the_demo_model_gives_the_same_bits_on_two_workers() {
     let host = Host::new(atlas());

@@ -67,7 +67,8 @@ fn experts_that_are_not_the_models_are_refused_and_reported() {
     let model = tiny();
     for (lie, reason, words) in [
         (Lie::Chunk, NotHeldReason::DigestMismatch, Some("hashes to")),
-        (Lie::Proof, NotHeldReason::ProofFailed, Some("does not lead from expert")),
+        (Lie::Proof, NotHeldReason::ProofFailed, Some("does not lead from")),
+        (Lie::Name, NotHeldReason::ProofFailed, Some("as expert 2 of layer 1")),
         (Lie::NoProof, NotHeldReason::ProofFailed, Some("no proof")),
         (Lie::Gap, NotHeldReason::NotReceived, None),
         (Lie::TooLarge, NotHeldReason::NoMemory, None),

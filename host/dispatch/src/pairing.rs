@@ -70,16 +70,11 @@ async fn pair(
     link.sender.send(Kind::Grant, HUB_STREAM, note.to_string().into_bytes()).await?;
 
     let share = fitting(shared, share, request.memory_bytes);
-    let assignment = |experts: &[ExpertAddress]| {
-        assignment(&shared.model, experts)
-            .map_err(|error| refuse(error.to_string(), "check the backbone's model file"))
-    };
-    let assigned = assignment(&share)?;
-    // It may take others over.
-    let given_away = assignment(&shared.given_away())?;
+    let assigned = assignment(&shared.model, &share)
+        .map_err(|error| refuse(error.to_string(), "check the backbone's model file"))?;
     let keys = ReceiptKeys { hub: ticket.claims().hub, worker: request.worker, backbone: key.public() };
     let session = Arc::new(Session::new(&request, slot, link.sender.clone()));
-    let blobs = BlobServer::start(Arc::clone(&shared.model), Arc::clone(&session), &given_away);
+    let blobs = BlobServer::start(Arc::clone(&shared.model), Arc::clone(&session));
     session.assign(assigned);
     if !shared.take_seat(&session) {
         return Err(refuse("this backbone is ending".to_owned(), "connect again to meet another"));

@@ -3,7 +3,7 @@
 //! Only experts that were assigned to the worker are given. The proof that leads from the blob to the model's digest
 //! travels in the first chunk of every range.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvasir_link::LinkSender;
@@ -21,8 +21,8 @@ pub(crate) const MAX_OPEN_WANTS: usize = 64;
 
 /// The receiving half: takes wants and cancels, and hands them to the task that sends.
 pub(crate) struct BlobServer {
+    model: Arc<Model>,
     session: Arc<Session>,
-    digests: HashMap<ExpertAddress, ExpertDigest>,
     wanted: mpsc::Sender<Want>,
     cancelled: Arc<Mutex<HashSet<u32>>>,
 }
@@ -31,8 +31,6 @@ pub(crate) struct BlobServer {
 struct Sending {
     model: Arc<Model>,
     session: Arc<Session>,
-    /// Experts of the same weights have one digest.
-    by_digest: HashMap<ExpertDigest, Vec<ExpertAddress>>,
     wanted: mpsc::Receiver<Want>,
     cancelled: Arc<Mutex<HashSet<u32>>>,
 }
@@ -52,47 +50,43 @@ pub(crate) fn assignment(model: &Model, experts: &[ExpertAddress]) -> Result<Vec
 }
 
 impl BlobServer {
-    /// Starts the task that sends experts of `given_away`, once the session's worker was assigned them; it ends when the server is
-    /// dropped or the link ends.
-    pub(crate) fn start(model: Arc<Model>, session: Arc<Session>, given_away: &[Assigned]) -> Self {
+    /// Starts the task that sends experts of `model` which the session's worker was assigned; it ends when the server is dropped or the
+    /// link ends.
+    pub(crate) fn start(model: Arc<Model>, session: Arc<Session>) -> Self {
         let (wanted, receiver) = mpsc::channel(MAX_OPEN_WANTS);
         let cancelled = Arc::new(Mutex::default());
-        let address = |assigned: &Assigned| (assigned.name.layer, assigned.name.expert);
-        let mut by_digest: HashMap<ExpertDigest, Vec<ExpertAddress>> = HashMap::new();
-        for assigned in given_away {
-            by_digest.entry(assigned.digest).or_default().push(address(assigned));
-        }
         let sending = Sending {
-            model,
+            model: Arc::clone(&model),
             session: Arc::clone(&session),
-            by_digest,
             wanted: receiver,
             cancelled: Arc::clone(&cancelled),
         };
         tokio::spawn(sending.run());
-        let digests = given_away.iter().map(|assigned| (address(assigned), assigned.digest)).collect();
-        Self { session, digests, wanted, cancelled }
+        Self { model, session, wanted, cancelled }
     }
 
     /// The digest under which an expert is assigned.
-    pub(crate) fn digest(&self, address: ExpertAddress) -> Option<ExpertDigest> {
-        self.digests.get(&address).copied()
+    pub(crate) fn digest(&self, (layer, expert): ExpertAddress) -> Option<ExpertDigest> {
+        // They were computed before anything was assigned.
+        let digest = self.model.digests().ok()?.expert(LayerIndex(layer), ExpertIndex(expert))?;
+        Some(ExpertDigest(digest.0))
     }
 
     /// Queues a range.
     pub(crate) fn want(&self, want: Want) -> Result<(), Refusal> {
-        // Walked before the lock is taken: whoever asks for calls needs that one.
-        let wanted = self.digests.iter().filter(|(_, digest)| **digest == want.digest);
-        let wanted: Vec<ExpertAddress> = wanted.map(|(address, _)| *address).collect();
-        let is_assigned = {
+        let ExpertName { layer, expert } = want.name;
+        let is_assigned = self.digest((layer, expert)) == Some(want.digest) && {
             let state = self.session.state();
             // A session that has ended has nothing assigned any more; what it asked before is no fault.
-            state.ended.is_some() || wanted.iter().any(|address| state.assigned.contains(address))
+            state.ended.is_some() || state.assigned.contains(&(layer, expert))
         };
         if !is_assigned {
             return Err(Refusal::new(
                 RefusalCode::ProtocolError,
-                format!("blob {} was not assigned in this session", want.digest),
+                format!(
+                    "expert {expert} of layer {layer} was not assigned as {} in this session",
+                    want.digest
+                ),
                 "ask only for experts of an assign message",
             ));
         }
@@ -155,11 +149,11 @@ impl Sending {
     /// The blob, and a first chunk that holds its proof and no data yet. Read off the runtime's threads: the file may have
     /// to be fetched from a disk.
     async fn read(&self, want: Want) -> Option<(Vec<u8>, Chunk<'static>)> {
-        let addresses = self.by_digest.get(&want.digest)?;
-        let (layer, expert) = {
-            let state = self.session.state();
-            *addresses.iter().find(|address| state.assigned.contains(*address))?
-        };
+        let ExpertName { layer, expert } = want.name;
+        // It may have been taken back since it was asked for.
+        if !self.session.state().assigned.contains(&(layer, expert)) {
+            return None;
+        }
         let model = Arc::clone(&self.model);
         let read = tokio::task::spawn_blocking(move || {
             let (layer, expert) = (LayerIndex(layer), ExpertIndex(expert));

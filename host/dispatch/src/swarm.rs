@@ -289,11 +289,6 @@ impl Shared {
             .filter(move |session| session.holds_all(layer, part))
     }
 
-    /// All experts that are given away.
-    pub(crate) fn given_away(&self) -> Vec<ExpertAddress> {
-        self.owners.keys().copied().collect()
-    }
-
     /// Sessions that missed deadlines and may be tried now.
     pub(crate) fn sessions_to_try(&self, now: Instant) -> Vec<Arc<Session>> {
         let table = self.table();

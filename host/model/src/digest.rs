@@ -4,8 +4,10 @@
 //! 1. the canonical configuration text, as a string;
 //! 2. every dense tensor in ascending order of its name's bytes: name, format number, number of dimensions,
 //!    dimensions outermost first, stored bytes;
-//! 3. every expert, ascending by layer, then index: its 32-byte `ExpertDigest`, so that a proof can be checked before
-//!    the blob is fetched.
+//! 3. every expert, ascending by layer, then index: zero, layer, index, and its 32-byte `ExpertDigest`, so that a proof can
+//!    be checked before the blob is fetched. The name is in it since a proof binds no place in the tree: without, whoever
+//!    hands an expert over could hand over another one of the same model. The zero sets it apart from the other leaves,
+//!    which begin with the length of a text that is not empty.
 
 use kvasir_merkle::{Hash, InclusionProof, LeafHasher, inclusion_proof, leaf_hash, root};
 
@@ -24,9 +26,14 @@ pub struct ModelDigests {
     leaves: Vec<Hash>,
 }
 
-/// The leaf hash of an expert in its model's tree.
-pub fn expert_leaf(expert: &ExpertDigest) -> Hash {
-    leaf_hash(&expert.0)
+/// The leaf hash of the expert of this name in its model's tree.
+pub fn expert_leaf(layer: LayerIndex, expert: ExpertIndex, digest: &ExpertDigest) -> Hash {
+    let mut leaf = LeafHasher::new();
+    leaf.update(&0u32.to_le_bytes());
+    leaf.update(&u32::from(layer.0).to_le_bytes());
+    leaf.update(&u32::from(expert.0).to_le_bytes());
+    leaf.update(&digest.0);
+    leaf.finish()
 }
 
 impl ModelDigests {
@@ -41,9 +48,14 @@ impl ModelDigests {
         for tensor in dense {
             leaves.push(dense_leaf(tensor)?);
         }
-        leaves.extend(experts.iter().map(expert_leaf));
+        let experts_per_layer = config.experts as usize;
+        leaves.extend(experts.iter().enumerate().map(|(position, digest)| {
+            // Both fit: a configuration has at most MAX_LAYERS layers of MAX_EXPERTS experts.
+            let layer = LayerIndex((position / experts_per_layer) as u16);
+            expert_leaf(layer, ExpertIndex((position % experts_per_layer) as u16), digest)
+        }));
         let model = ModelDigest(root(&leaves).0);
-        Ok(ModelDigests { model, experts, experts_per_layer: config.experts as usize, leaves })
+        Ok(ModelDigests { model, experts, experts_per_layer, leaves })
     }
 
     /// Digest of one expert; `None` when the model has no such expert.
@@ -62,7 +74,7 @@ impl ModelDigests {
         self.leaves.len() as u64
     }
 
-    /// Proof that `expert_leaf(digest of this expert)` is a leaf of the model; `None` when the model has no such
+    /// Proof that the [`expert_leaf`] of this name and its digest is a leaf of the model; `None` when the model has no such
     /// expert. A holder of the model's digest checks it with `InclusionProof::verify`.
     pub fn proof(&self, layer: LayerIndex, expert: ExpertIndex) -> Option<InclusionProof> {
         inclusion_proof(&self.leaves, self.expert_leaf_index(layer, expert)?).ok()

@@ -24,19 +24,19 @@ fn digests_are_those_of_an_independent_computation() {
     for (kind, model, first, last) in [
         (
             "f16",
-            "cc800a693ad1f9b2b56309032fe0c14990ffa815a25800a8d9cbb16cb951bc10",
+            "e7e35ec8c7e159c6bd2221629a2d64462bee26e7a7e30f0f15c5ce4201f3bf4b",
             "100b64df4a7fde8df65c6421707912bf45cba73e76de2668ecd96142f4fa83fa",
             "d0cd5a0810e091ef2f6efa31bf842532b4edddc50f8f7f73031fa1b96c04142d",
         ),
         (
             "q4_0",
-            "838bab73d068df72910077fca234d289ef72090c7e334e2e8557c28e0e719e83",
+            "132e2eac5e7932ebdd8c9fcfcfd36de5401458622e5426c8fdc0f5c184989fec",
             "4e50d42ab30b8249ee8cba7fbcff4a24a6cbebe9e61c1d1d8e50e56aeab55d87",
             "a22ce1292ceba09ee5283d64b9109d2fcc80089f30006d3f372c8ca544d94c85",
         ),
         (
             "q8_0",
-            "664d5659e8ecd485ea77a92bce01597074542076fd32da46c66200574295277a",
+            "09f950c0921b6c77f20459c3391a56bbe1af2d44f96037d67fa7c834888161fd",
             "c9e9ed75fb577c108c461091029a97849f05b5656f03b5bff73acf6577c0f7c0",
             "09ae27fd69ff66ab887489f1ecf131f670e9ea51ec646e0f027471be503cb014",
         ),
@@ -59,13 +59,17 @@ fn every_expert_has_a_proof_and_no_proof_serves_another() {
         for expert in (0..8).map(ExpertIndex) {
             let proof = digests.proof(layer, expert).unwrap();
             let digest = digests.expert(layer, expert).unwrap();
-            proof.verify(&expert_leaf(&digest), &root).unwrap();
+            proof.verify(&expert_leaf(layer, expert, &digest), &root).unwrap();
             assert_eq!(
                 digests.expert_leaf_index(layer, expert),
                 Some(65 + u64::from(layer.0) * 8 + u64::from(expert.0))
             );
-            let other = digests.expert(layer, ExpertIndex((expert.0 + 1) % 8)).unwrap();
-            assert!(proof.verify(&expert_leaf(&other), &root).is_err());
+            let next = ExpertIndex((expert.0 + 1) % 8);
+            let other = digests.expert(layer, next).unwrap();
+            assert!(proof.verify(&expert_leaf(layer, expert, &other), &root).is_err());
+            assert!(proof.verify(&expert_leaf(layer, next, &digest), &root).is_err(), "under another name");
+            let below = LayerIndex((layer.0 + 1) % 4);
+            assert!(proof.verify(&expert_leaf(below, expert, &digest), &root).is_err(), "in another layer");
         }
     }
     assert!(digests.proof(LayerIndex(0), ExpertIndex(8)).is_none());

@@ -3,7 +3,7 @@
 //! A limit that is reached is an error with a name, never a panic and never a silent cut.
 
 /// Version of the frame header and of the protocol it carries; a change that breaks a peer raises it.
-pub const PROTOCOL_VERSION: u8 = 2;
+pub const PROTOCOL_VERSION: u8 = 3;
 /// Version of the frame header's form. It changes with that form alone, so that sides whose protocol versions differ can
 /// still read each other's refusals.
 pub const FRAME_VERSION: u8 = 1;

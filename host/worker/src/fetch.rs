@@ -1,14 +1,14 @@
 //! Experts on their way to a worker: which were asked for, what of them has come.
 //!
 //! A blob is asked for as one range, on a stream of its own, a few at a time. The proof in its first chunk is checked
-//! before the rest is taken, so that a blob of another model costs one chunk. Of an expert whose weights may be on this
+//! before the rest is taken, so that a blob of another model, or of another expert than the name says, costs one chunk. Of an expert whose weights may be on this
 //! machine, one byte is asked for: the proof comes with it. What a session leaves half way is [`Beginnings`] for the next
 //! one, which asks for the rest. Nothing here loads or sends.
 
 use std::collections::{HashMap, VecDeque};
 
 use kvasir_merkle::Hash;
-use kvasir_model::expert_leaf;
+use kvasir_model::{ExpertIndex, LayerIndex, expert_leaf};
 use kvasir_wire::codec::DecodeError;
 use kvasir_wire::id::{ExpertDigest, ModelDigest};
 use kvasir_wire::key::PublicKey;
@@ -152,7 +152,8 @@ impl Fetches {
         let blob = if (blob.len() as u64) < assigned.blob_bytes { blob } else { Vec::new() };
         let fetch = Fetch { assigned, extent, purpose, begun: blob.len(), blob };
         let offset = fetch.begun as u64;
-        let want = Want { stream, digest: assigned.digest, offset, length: fetch.wanted_bytes() - offset };
+        let Assigned { name, digest, .. } = assigned;
+        let want = Want { stream, name, digest, offset, length: fetch.wanted_bytes() - offset };
         self.open.insert(stream, fetch);
         Some(want)
     }
@@ -247,11 +248,13 @@ impl Fetch {
         let failed = |sentence: String| LoadError::new(NotHeldReason::ProofFailed, sentence);
         let proof =
             chunk.proof.as_ref().ok_or_else(|| failed("the first chunk brought no proof".to_owned()))?;
-        let leaf = expert_leaf(&kvasir_model::ExpertDigest(self.assigned.digest.0));
+        let Assigned { name, digest, .. } = self.assigned;
+        let digest_of_model = kvasir_model::ExpertDigest(digest.0);
+        let leaf = expert_leaf(LayerIndex(name.layer), ExpertIndex(name.expert), &digest_of_model);
         proof.verify(&leaf, &Hash(model.0)).map_err(|error| {
             failed(format!(
-                "the proof does not lead from expert {} to model {model}: {error}",
-                self.assigned.digest
+                "the proof does not lead from {digest} as expert {} of layer {} to model {model}: {error}",
+                name.expert, name.layer
             ))
         })
     }
@@ -271,9 +274,13 @@ mod tests {
         stream: u32,
     }
 
+    fn leaf(name: ExpertName, seed: u8) -> Hash {
+        let digest = kvasir_model::ExpertDigest([seed; 32]);
+        expert_leaf(LayerIndex(name.layer), ExpertIndex(name.expert), &digest)
+    }
+
     fn scene() -> Scene {
-        let leaves: Vec<Hash> =
-            (0..5).map(|seed| expert_leaf(&kvasir_model::ExpertDigest([seed; 32]))).collect();
+        let leaves: Vec<Hash> = (0..5).map(|seed| leaf(NAME, seed)).collect();
         let mut fetches = Fetches::new(ModelDigest(root(&leaves).0));
         assert!(
             fetches
@@ -315,6 +322,31 @@ mod tests {
         let mut other = scene();
         other.proof.hashes[0].0[7] ^= 1;
         assert_eq!(reason(take(&mut other, 0, true, b"0", true)), NotHeldReason::ProofFailed);
+    }
+
+    /// A backbone that has an expert computed under another one's name would have whoever computed it convicted.
+    #[test]
+    fn an_expert_of_the_model_is_refused_under_the_name_of_another() {
+        let names = [NAME, ExpertName { layer: 2, expert: 2 }, ExpertName { layer: 3, expert: 1 }];
+        let leaves: Vec<Hash> = names.iter().zip(0..).map(|(name, seed)| leaf(*name, seed)).collect();
+        for (at, seed) in (0..names.len()).zip(0..) {
+            for extent in [Extent::Whole, Extent::Proof] {
+                let assigned = Assigned { name: NAME, digest: ExpertDigest([seed; 32]), blob_bytes: 1 };
+                let mut fetches = Fetches::new(ModelDigest(root(&leaves).0));
+                assert!(fetches.add(assigned, extent));
+                let stream = fetches.next_want().unwrap().stream;
+                let proof = Some(inclusion_proof(&leaves, at as u64).unwrap());
+                let chunk = Chunk { offset: 0, proof, data: b"0" };
+                let taken = fetches.take(stream, &chunk.encode(), false).unwrap();
+                match taken {
+                    Taken::Whole(..) | Taken::Proven(..) => assert_eq!(at, 0),
+                    Taken::Refused { error, .. } => {
+                        assert!(at > 0 && error.reason == NotHeldReason::ProofFailed, "{error:?}");
+                    }
+                    Taken::More => panic!("the range is over"),
+                }
+            }
+        }
     }
 
     #[test]

@@ -358,19 +358,17 @@ impl Session {
         match taken {
             Taken::More => Ok(()),
             Taken::Proven(assigned, purpose) => {
+                let of = self.model_digest;
                 if let Some(model) = self.model.clone() {
                     self.load(assigned, purpose, loaded, move |store| {
-                        load_from_file(&model, store, assigned)
+                        load_from_file(&model, store, of, assigned)
                     });
                 }
                 self.want_more()
             }
             Taken::Whole(assigned, purpose, blob) => {
-                let load = move |store: &Store| match store.load(assigned.name, assigned.digest, &blob) {
-                    Ok(()) => Outcome::Held,
-                    Err(error) => Outcome::Refused(error),
-                };
-                self.load(assigned, purpose, loaded, load);
+                let of = self.model_digest;
+                self.load(assigned, purpose, loaded, move |store| held(store, of, assigned, &blob));
                 self.want_more()
             }
             Taken::Refused { name, purpose, error, cancel } => {
@@ -717,19 +715,24 @@ impl Session {
     }
 }
 
-/// Looks an assigned expert up in the model on this machine.
-fn load_from_file(model: &Model, store: &Store, assigned: Assigned) -> Outcome {
+/// Loads an expert whose proof led to the model `of`.
+fn held(store: &Store, of: ModelDigest, assigned: Assigned, blob: &[u8]) -> Outcome {
+    match store.load(of, assigned.name, assigned.digest, blob) {
+        Ok(()) => Outcome::Held,
+        Err(error) => Outcome::Refused(error),
+    }
+}
+
+/// Looks an assigned expert, whose proof led to the model `of`, up in the file on this machine, which may be one of another model.
+fn load_from_file(file: &Model, store: &Store, of: ModelDigest, assigned: Assigned) -> Outcome {
     let name = assigned.name;
-    let Ok(tensors) = model.expert(LayerIndex(name.layer), ExpertIndex(name.expert)) else {
+    let Ok(tensors) = file.expert(LayerIndex(name.layer), ExpertIndex(name.expert)) else {
         return Outcome::NotHere;
     };
     if tensors.digest().0 != assigned.digest.0 {
         return Outcome::NotHere;
     }
-    match store.load(name, assigned.digest, &tensors.blob()) {
-        Ok(()) => Outcome::Held,
-        Err(error) => Outcome::Refused(error),
-    }
+    held(store, of, assigned, &tensors.blob())
 }
 
 /// Writes a file whole or not at all.

@@ -159,16 +159,24 @@ impl Store {
         self.budget.give(freed);
     }
 
-    /// Checks a blob against the digest under which its room was reserved, and loads it. On failure the room is free.
-    pub(crate) fn load(&self, name: ExpertName, digest: ExpertDigest, blob: &[u8]) -> Result<(), LoadError> {
-        let Some(runner) = self.contents().runner.clone() else {
-            return Err(LoadError::new(NotHeldReason::Released, "the session is over"));
-        };
+    /// Checks a blob against the digest under which its room was reserved, and loads it. On failure the room is free. `model` is the one
+    /// whose digest the expert's proof led to: what was proven in a session with one model counts in none with another, though the
+    /// loading may reach into it.
+    pub(crate) fn load(
+        &self,
+        model: ModelDigest,
+        name: ExpertName,
+        digest: ExpertDigest,
+        blob: &[u8],
+    ) -> Result<(), LoadError> {
+        let over = || LoadError::new(NotHeldReason::Released, "the session is over");
+        let runner = self.contents().runner_for(model).ok_or_else(over)?;
         let loaded = load(&runner, name, digest, blob);
         let mut contents = self.contents();
-        match (&loaded, contents.held.get_mut(&name)) {
+        let is_for_it = contents.runner_for(model).is_some();
+        match (&loaded, contents.held.get_mut(&name).filter(|_| is_for_it)) {
             (Ok(()), Some(entry)) if entry.digest == digest => entry.loaded = true,
-            // Released, or wanted under another digest, while it was being loaded.
+            // Released, or wanted under another digest or in another model, while it was being loaded.
             (Ok(()), _) => unload(&runner, name),
             (Err(_), Some(entry)) if entry.digest == digest && !entry.loaded => {
                 self.budget.give(contents.remove(name));
@@ -242,6 +250,12 @@ impl Drop for Store {
 }
 
 impl Contents {
+    /// The runner of the latest session, if that is one with this model.
+    fn runner_for(&self, model: ModelDigest) -> Option<Arc<ExpertRunner>> {
+        let (_, of) = self.of?;
+        self.runner.clone().filter(|_| of == model)
+    }
+
     /// Those that the session has not named.
     fn unnamed(&self) -> impl Iterator<Item = (&ExpertName, &Entry)> {
         let session = self.session;
@@ -345,70 +359,4 @@ fn unload(runner: &ExpertRunner, name: ExpertName) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DIGEST: ExpertDigest = ExpertDigest([1; 32]);
-
-    fn name(expert: u16) -> ExpertName {
-        ExpertName { layer: 0, expert }
-    }
-
-    fn assigned(expert: u16) -> Assigned {
-        Assigned { name: name(expert), digest: DIGEST, blob_bytes: 10 }
-    }
-
-    /// What `Store::begin` does to the count of sessions.
-    fn next_session(store: &Store) {
-        store.contents().session += 1;
-    }
-
-    /// As if its blob had come.
-    fn has_come(store: &Store, expert: u16) {
-        store.contents().held.get_mut(&name(expert)).unwrap().loaded = true;
-    }
-
-    /// A store of 30 bytes that holds the experts 0, 1 and 2 from earlier sessions, 1 from the latest of them.
-    fn store() -> Store {
-        let store = Store::new(Arc::new(Budget::new(30)));
-        for expert in 0..3 {
-            assert_eq!(store.reserve(name(expert), DIGEST, 10), Room::Reserved);
-            has_come(&store, expert);
-        }
-        next_session(&store);
-        store.name(&[assigned(1)]);
-        next_session(&store);
-        store
-    }
-
-    #[test]
-    fn what_no_assignment_names_makes_room_the_oldest_first() {
-        let store = store();
-        assert_eq!(store.reserve(name(7), DIGEST, 10), Room::Reserved);
-        assert_eq!([0, 1, 2].map(|expert| store.holds(name(expert))), [false, true, true]);
-        assert_eq!(store.reserve(name(8), DIGEST, 10), Room::Reserved);
-        assert_eq!([1, 2].map(|expert| store.holds(name(expert))), [true, false]);
-        assert_eq!((store.bytes(), store.free_bytes()), (30, 0));
-    }
-
-    #[test]
-    fn what_is_assigned_again_is_here_and_stays() {
-        let store = store();
-        store.name(&[assigned(0), assigned(1)]);
-        assert_eq!(store.reserve(name(7), DIGEST, 10), Room::Reserved);
-        assert_eq!([0, 1, 2].map(|expert| store.holds(name(expert))), [true, true, false]);
-        assert_eq!(store.reserve(name(0), DIGEST, 10), Room::Held);
-        // Now everything is named, and what is on its way is not dropped either.
-        assert_eq!(store.reserve(name(8), DIGEST, 10), Room::None);
-        assert_eq!(store.reserve(name(7), DIGEST, 10), Room::Underway);
-    }
-
-    #[test]
-    fn nothing_is_dropped_for_what_has_no_room_whatever_is_dropped() {
-        let store = store();
-        assert_eq!(store.reserve(name(7), DIGEST, 31), Room::None);
-        assert!((0..3).all(|expert| store.holds(name(expert))));
-        assert_eq!(store.reserve(name(7), DIGEST, 30), Room::Reserved);
-        assert!(!(0..3).any(|expert| store.holds(name(expert))));
-    }
-}
+mod tests;

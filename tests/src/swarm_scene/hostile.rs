@@ -22,6 +22,8 @@ pub enum Lie {
     Proof,
     /// There is no proof.
     NoProof,
+    /// It is another expert of the model, with all that proves it, under this one's name.
+    Name,
     /// A chunk is left out.
     Gap,
     /// None, but the expert is larger than the worker's store.
@@ -70,10 +72,11 @@ pub async fn pair(scene: &Scene, model: &Model) -> Session {
 pub async fn hand_over(session: &mut Session, model: &Model, lie: Lie) -> Have {
     let (layer, expert) = (LayerIndex(1), ExpertIndex(2));
     let digests = model.digests().unwrap();
-    let mut blob = model.expert(layer, expert).unwrap().blob();
+    let given = if lie == Lie::Name { ExpertIndex(3) } else { expert };
+    let mut blob = model.expert(layer, given).unwrap().blob();
     let assigned = Assigned {
         name: ExpertName { layer: layer.0, expert: expert.0 },
-        digest: ExpertDigest(digests.expert(layer, expert).unwrap().0),
+        digest: ExpertDigest(digests.expert(layer, given).unwrap().0),
         blob_bytes: blob.len() as u64,
     };
     let assign = Assign { experts: vec![assigned] };
@@ -82,7 +85,7 @@ pub async fn hand_over(session: &mut Session, model: &Model, lie: Lie) -> Have {
         let last = blob.len() - 1;
         blob[last] ^= 1;
     }
-    let proved = if lie == Lie::Proof { ExpertIndex(3) } else { expert };
+    let proved = if lie == Lie::Proof { ExpertIndex(3) } else { given };
     let proof = digests.proof(layer, proved).unwrap();
     loop {
         let payload = session.receiver.recv().await.unwrap();

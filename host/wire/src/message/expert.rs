@@ -210,12 +210,14 @@ impl Have {
     }
 }
 
-/// The payload of a `want` frame: a range of a blob, to be answered on `stream`.
+/// The payload of a `want` frame: a range of an expert's blob, to be answered on `stream`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Want {
     /// Odd stream from 3 that the worker chose for the answer; not one in use.
     pub stream: u32,
-    /// The blob.
+    /// The expert. Two may have one blob, and each has a proof of its own.
+    pub name: ExpertName,
+    /// Its blob.
     pub digest: ExpertDigest,
     /// First byte.
     pub offset: u64,
@@ -227,7 +229,8 @@ impl Want {
     /// The payload.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.u32(self.stream).bytes(self.digest.as_bytes()).u64(self.offset).u64(self.length);
+        w.u32(self.stream).u16(self.name.layer).u16(self.name.expert);
+        w.bytes(self.digest.as_bytes()).u64(self.offset).u64(self.length);
         w.finish()
     }
 
@@ -235,6 +238,7 @@ impl Want {
     pub fn decode(payload: &[u8]) -> Result<Want, DecodeError> {
         let mut r = Reader::new(payload);
         let stream = r.u32("stream")?;
+        let name = ExpertName { layer: r.u16("layer")?, expert: r.u16("expert")? };
         let digest = ExpertDigest(r.array("digest")?);
         let (offset, length) = (r.u64("offset")?, r.u64("length")?);
         r.end()?;
@@ -246,7 +250,7 @@ impl Want {
         }
         within("offset", offset, MAX_BLOB_BYTES)?;
         within("offset and length", offset.saturating_add(length), MAX_BLOB_BYTES)?;
-        Ok(Want { stream, digest, offset, length })
+        Ok(Want { stream, name, digest, offset, length })
     }
 }
 

@@ -118,14 +118,14 @@ fn versions_are_negotiated_or_both_are_named() {
         let hello = Hello { min_version, max_version, ..Hello::decode(&hello).unwrap() };
         hub_hello(&hello.encode())
     };
-    assert!(with(2, 200).is_ok());
-    assert!(with(0, 2).is_ok());
-    for (min, max) in [(3, 4), (0, 1), (0, 0)] {
+    assert!(with(3, 200).is_ok());
+    assert!(with(0, 3).is_ok());
+    for (min, max) in [(4, 5), (0, 2), (0, 0)] {
         let refusal = with(min, max).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::UnsupportedVersion);
         assert!(refusal.sentence.contains(&format!("{min} to {max}")), "{refusal}");
     }
-    assert_eq!(with(3, 2).unwrap_err().code, RefusalCode::ProtocolError);
+    assert_eq!(with(4, 3).unwrap_err().code, RefusalCode::ProtocolError);
 }
 
 #[test]

@@ -211,20 +211,17 @@ fn counts_are_checked_against_the_bytes_before_anything_is_reserved() {
 
 #[test]
 fn blobs_have_a_largest_size() {
-    let want = |offset, length| Want { stream: 3, digest: ExpertDigest([0; 32]), offset, length }.encode();
+    let (name, digest) = (ExpertName { layer: 0, expert: 0 }, ExpertDigest([0; 32]));
+    let want = |offset, length| Want { stream: 3, name, digest, offset, length }.encode();
     assert!(Want::decode(&want(0, MAX_BLOB_BYTES)).is_ok());
     assert!(Want::decode(&want(1, MAX_BLOB_BYTES)).is_err());
     assert!(Want::decode(&want(u64::MAX, u64::MAX)).is_err());
     assert!(Want::decode(&want(0, 0)).is_err());
     for stream in [0, 1, 2] {
-        let want = Want { stream, digest: ExpertDigest([0; 32]), offset: 0, length: 1 };
+        let want = Want { stream, name, digest, offset: 0, length: 1 };
         assert!(Want::decode(&want.encode()).is_err(), "stream {stream} is no blob's");
     }
-    let assigned = Assigned {
-        name: ExpertName { layer: 0, expert: 0 },
-        digest: ExpertDigest([0; 32]),
-        blob_bytes: MAX_BLOB_BYTES + 1,
-    };
+    let assigned = Assigned { name, digest, blob_bytes: MAX_BLOB_BYTES + 1 };
     assert!(Assign::decode(&Assign { experts: vec![assigned] }.encode()).is_err());
 }
 

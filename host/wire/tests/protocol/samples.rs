@@ -100,8 +100,8 @@ pub fn control_hello() -> Hello {
     let offer =
         BackboneOffer { model: MODEL, plugins: vec![PLUGIN], formats: vec![12, 14], accepts: Class::Exact };
     Hello {
-        min_version: 2,
-        max_version: 2,
+        min_version: 3,
+        max_version: 3,
         features: Features::NONE,
         nonce: BACKBONE_NONCE,
         ticket: backbone_ticket(),
@@ -287,7 +287,12 @@ pub fn payloads() -> Vec<(&'static str, Kind, u32, Vec<u8>)> {
             }
             .encode(),
         ),
-        ("want", Kind::Want, PAIR_STREAM, Want { stream: 3, digest, offset: 0, length: 5_308_416 }.encode()),
+        (
+            "want",
+            Kind::Want,
+            PAIR_STREAM,
+            Want { stream: 3, name: first, digest, offset: 0, length: 5_308_416 }.encode(),
+        ),
         (
             "chunk-first",
             Kind::Chunk,
