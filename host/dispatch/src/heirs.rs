@@ -91,6 +91,15 @@ impl Estates {
     }
 }
 
+/// What places that were left leave behind, and who is here.
+#[derive(Default)]
+struct Places {
+    /// Their experts, and of each whether no pairing is under way for it.
+    empty: BTreeMap<ExpertAddress, bool>,
+    /// Sessions, with the memory that their workers offered.
+    here: Vec<(Arc<Session>, u64)>,
+}
+
 /// Somebody who is here.
 struct Taker {
     session: Arc<Session>,
@@ -109,14 +118,13 @@ impl Taker {
 }
 
 impl Shared {
-    /// The experts of places that somebody left and nobody has taken since, and of each whether no pairing is under way for it; and
-    /// who is here, with the memory that it offered.
-    fn empty_places(&self) -> (BTreeMap<ExpertAddress, bool>, Vec<(Arc<Session>, u64)>) {
+    /// Looks who sits where. Where nobody has left it is nobody's business who is here.
+    fn places(&self) -> Places {
         let table = self.table();
         let left = table.slots.iter().enumerate().filter(|(_, slot)| slot.is_left());
         let left: Vec<(usize, bool)> = left.map(|(number, slot)| (number, slot.seat.is_none())).collect();
         if left.is_empty() {
-            return (BTreeMap::new(), Vec::new());
+            return Places::default();
         }
         let here = table.slots.iter().filter_map(|slot| match &slot.seat {
             Some(Seat::Taken(session)) => {
@@ -125,20 +133,19 @@ impl Shared {
             }
             _ => None,
         });
-        let here: Vec<(Arc<Session>, u64)> = here.collect();
+        let mut places = Places { empty: BTreeMap::new(), here: here.collect() };
         drop(table);
-        let mut empty: BTreeMap<ExpertAddress, bool> = BTreeMap::new();
         for (number, is_vacant) in left {
             for &address in &self.shares[number] {
-                *empty.entry(address).or_default() |= is_vacant;
+                *places.empty.entry(address).or_default() |= is_vacant;
             }
         }
-        (empty, here)
+        places
     }
 
     /// Asks those who are here to hold what nobody holds any more.
     fn bequeath(&self, estates: &mut Estates, now: Instant, after: Duration) {
-        let (empty, here) = self.empty_places();
+        let Places { empty, here } = self.places();
         let mut unheld: BTreeSet<ExpertAddress> = empty.keys().copied().collect();
         let mut takers = Vec::with_capacity(here.len());
         for (session, offered) in here {
