@@ -17,6 +17,7 @@ use kvasir_operate::remote::PlacementChoice;
 use kvasir_tests::swarm_scene::PATIENCE;
 use kvasir_tests::{build_programs, program, root};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 const TOKENS: usize = 4;
 
@@ -24,19 +25,21 @@ fn model() -> PathBuf {
     root().join("models/atlas/atlas-q4_k_m.gguf")
 }
 
-/// The one file of a folder.
-fn only_file(folder: &Path) -> PathBuf {
-    let mut files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let file = files.next().expect("a file");
+/// A worker that is found lying has ten seconds to sign its last receipt; on a machine that is busier than that there is no evidence
+/// against it, and the lie is told again in another network.
+const TRIES: usize = 3;
+
+/// The one file of a folder, if there is any.
+fn only_file(folder: &Path) -> Option<PathBuf> {
+    let mut files = fs::read_dir(folder).ok()?.map(|entry| entry.unwrap().path());
+    let file = files.next()?;
     assert_eq!(files.next(), None, "and no other");
-    file
+    Some(file)
 }
 
-#[test]
-fn a_lie_that_is_found_in_service_becomes_an_entry_of_the_ledger() {
-    build_programs();
+/// A network in whose service a lie was found, and the backbone's file of evidence.
+fn found_lying() -> Option<(TempDir, Network, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
     let mut network = Network::start(
         &NetworkOptions {
             folder: folder.path().to_path_buf(),
@@ -55,9 +58,21 @@ fn a_lie_that_is_found_in_service_becomes_an_entry_of_the_ledger() {
     let local = network.run_local(&prompts, TOKENS).unwrap();
     let remote = network.run_remote(&prompts, TOKENS, "all", PlacementChoice::Layers).unwrap();
     assert_eq!(remote.answers[0].text, local.answers[0].text, "the lie changed nothing");
+    let evidence = only_file(&folder.path().join("data/evidence"));
+    if evidence.is_none() {
+        eprintln!("no last receipt in time");
+    }
+    Some((folder, network, evidence?))
+}
+
+#[test]
+fn a_lie_that_is_found_in_service_becomes_an_entry_of_the_ledger() {
+    build_programs();
+    let found = (0..TRIES).find_map(|_| found_lying());
+    let (folder, network, evidence) = found.expect("a last receipt in time, in one of several networks");
+    let at = |name: &str| folder.path().join(name);
 
     // The backbone's file says by itself that all of it is signed.
-    let evidence = only_file(&at("data/evidence"));
     let ledger = network.ledger_url();
     let kvasir_ledger = || {
         let mut command = Command::new(program("kvasir-ledger"));
@@ -92,12 +107,17 @@ fn a_lie_that_is_found_in_service_becomes_an_entry_of_the_ledger() {
         (&json!(true), &json!("convicted")),
         "{told}"
     );
-    assert_eq!(told["items"][0]["statement"], only_file(&at("found")).display().to_string(), "{told}");
+    assert_eq!(
+        told["items"][0]["statement"],
+        only_file(&at("found")).unwrap().display().to_string(),
+        "{told}"
+    );
 
     // The ledger takes the statement, and a measure against the worker that rests on it.
-    let entry =
-        report(kvasir_ledger().arg("submit").arg(only_file(&at("found"))).args(["--ledger", &ledger]))
-            .unwrap();
+    let entry = report(
+        kvasir_ledger().arg("submit").arg(only_file(&at("found")).unwrap()).args(["--ledger", &ledger]),
+    )
+    .unwrap();
     assert_eq!((&entry["kind"], &entry["repeated"]), (&json!("audit"), &json!(false)), "{entry}");
     let measure = report(
         kvasir_ledger()

@@ -324,37 +324,6 @@ fn within_its_bytes_a_worker_gives_up_what_is_assigned_no_more_and_is_sent_what_
 }
 
 #[test]
-fn who_stays_takes_over_what_nobody_holds_and_is_sent_nothing_else() {
-    let host = Host::new(tiny());
-    let layers = all_layers(&host.model);
-    let local = host.say(host.local().as_mut(), TOKENS);
-    for placement in [Placement::WholeLayers, Placement::Experts] {
-        let scene = Scene::new();
-        let leaving = scene.worker(30);
-        let _staying = scene.worker(31);
-        let mut options = unhurried(scene.swarm_options(2, placement, &layers));
-        options.heirs_after = Duration::from_millis(50);
-        let swarm = join(&host, options);
-        assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local);
-        let told = |seed: u8| {
-            let name = key(seed).public().to_string();
-            swarm.statistics().workers.into_iter().find(|worker| worker.worker == name).unwrap()
-        };
-        let (left, own) = (told(30), told(31));
-        let (experts, bytes) = (left.experts + own.experts, left.expert_bytes + own.expert_bytes);
-        leaving.stop().unwrap();
-        eventually("the one that stays holds everything", || {
-            let now = told(31);
-            now.experts == experts && now.expert_bytes >= bytes
-        });
-        assert_eq!(told(31).expert_bytes, bytes, "{placement:?}: nothing is sent twice");
-        assert_eq!(host.say(&mut swarm.experts(host.local()), TOKENS), local, "{placement:?}");
-        let statistics = swarm.finish();
-        assert_eq!((statistics.failovers, statistics.local_calls), (0, 0), "{placement:?}: {statistics:#?}");
-    }
-}
-
-#[test]
 fn a_lost_hub_changes_nothing() {
     let host = Host::new(tiny());
     let layers = all_layers(&host.model);

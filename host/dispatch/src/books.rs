@@ -376,6 +376,48 @@ mod tests {
     }
 
     #[test]
+    fn wrong_calls_are_evidence_in_whatever_order_they_are_found() {
+        let [.., backbone] = keys();
+        let found =
+            |call: u64| WrongCall { item: item(call), payload: call.to_le_bytes().into(), rows: vec![7; 8] };
+        let evidence = |covered: Option<Covered>| -> Vec<u64> {
+            let evidence =
+                covered.and_then(|covered| covered.evidence).map(|evidence| evidence.record.records);
+            evidence.unwrap_or_default().iter().map(|record| record.index).collect()
+        };
+        let session = filled().terms.session;
+        // A receipt covers results 1 to 3. Then the fourth is found wrong, and one that is paid by then.
+        let mut books = filled();
+        let (note, _) = completed(books.cut(&request(3), &backbone).unwrap());
+        let (receipt, _) = books.complete(&note).unwrap();
+        for call in [4, 2] {
+            books.wrong.put(session, found(call));
+        }
+        books.exclude(4);
+        books.exclude(2);
+        let next = CutRequest { seq: 2, prev: receipt.id().0, to: 70, is_final: true, ..request(4) };
+        let (note, excluded) = completed(books.cut(&next, &backbone).unwrap());
+        assert_eq!((excluded, evidence(books.complete(&note).unwrap().1)), (vec![4], vec![3]));
+        // One is found while the receipt that leaves another out is being asked for.
+        let mut books = filled();
+        for call in [2, 4] {
+            books.wrong.put(session, found(call));
+        }
+        books.exclude(2);
+        let last = CutRequest { is_final: true, ..request(4) };
+        let (note, excluded) = completed(books.cut(&last, &backbone).unwrap());
+        assert_eq!((excluded, evidence(books.complete(&note).unwrap().1)), (vec![2, 3], vec![2]));
+        // Both in time are in one piece.
+        let mut books = filled();
+        for call in [4, 2] {
+            books.wrong.put(session, found(call));
+            books.exclude(call);
+        }
+        let (note, _) = completed(books.cut(&last, &backbone).unwrap());
+        assert_eq!(evidence(books.complete(&note).unwrap().1), [2, 3]);
+    }
+
+    #[test]
     fn the_same_cut_is_answered_with_the_same_bytes_and_another_of_its_number_is_a_conflict() {
         let [.., key] = keys();
         let mut books = filled();

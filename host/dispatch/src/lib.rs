@@ -10,6 +10,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test that unwraps fails, which is what it should do
 
 mod asking;
+mod assigning;
 mod books;
 mod check;
 mod control;
@@ -21,6 +22,7 @@ mod open;
 mod options;
 mod outstanding;
 mod pairing;
+mod payload;
 mod placement;
 mod records;
 mod remote;
@@ -38,7 +40,8 @@ pub use ejection::Pauses;
 pub use evidence::{Evidence, EvidenceSink};
 pub use latency::{Deadlines, Percentiles};
 pub use options::{
-    DEFAULT_HEIRS_AFTER, DEFAULT_RESULT_BYTES, GrantTerms, KeepOptions, SwarmError, SwarmOptions,
+    DEFAULT_HEIRS_AFTER, DEFAULT_LAST_RECEIPT, DEFAULT_RESULT_BYTES, GrantTerms, KeepOptions, SwarmError,
+    SwarmOptions,
 };
 pub use placement::{ExpertAddress, Placement, deal, with_copies};
 pub use remote::{ProbeSwitch, RemoteExperts};

@@ -28,6 +28,9 @@ pub const DEFAULT_RESULT_BYTES: usize = 4 << 20;
 /// back mostly.
 pub const DEFAULT_HEIRS_AFTER: Duration = Duration::from_secs(30);
 
+/// Default of [`SwarmOptions::last_receipt`].
+pub const DEFAULT_LAST_RECEIPT: Duration = Duration::from_secs(10);
+
 /// How a backbone takes part in a swarm.
 #[derive(Debug, Clone)]
 pub struct SwarmOptions {
@@ -63,8 +66,11 @@ pub struct SwarmOptions {
     pub copies: usize,
     /// Those that `copies` is meant for, such as the ones that rows go to most often; `None`: all.
     pub copied: Option<BTreeSet<ExpertAddress>>,
-    /// How long a place may be empty before those who stay take its experts over.
+    /// How long nobody may hold the experts of a place that was left, before those who stay take them over.
     pub heirs_after: Duration,
+    /// How long a worker whose answer was wrong may take to sign a last receipt without it. One that takes longer is turned away, and there
+    /// is no evidence against it.
+    pub last_receipt: Duration,
     /// Which answers are computed again here before they are used. Only right where this machine computes exactly.
     pub verify: Verify,
     /// Most bytes of result that one message asks for; larger calls are cut into several, which overlap on the way.
@@ -109,6 +115,7 @@ impl SwarmOptions {
             copies: 0,
             copied: None,
             heirs_after: DEFAULT_HEIRS_AFTER,
+            last_receipt: DEFAULT_LAST_RECEIPT,
             verify: Verify::default(),
             result_bytes: DEFAULT_RESULT_BYTES,
             grant: GrantTerms::default(),

@@ -4,6 +4,8 @@
 //! leaves. One that comes back sits where it sat, if that is free, so that nothing is sent to it again. Which experts to
 //! give away is for whoever measures and predicts to say (`kvasir plan`).
 
+use std::collections::HashMap;
+
 /// How the experts of the remote layers are dealt over the workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
@@ -52,6 +54,34 @@ pub fn with_copies(
         shares[slot].iter().copied().chain(copied).collect()
     };
     (0..slots).map(share).collect()
+}
+
+/// To which slot each expert was dealt, and by that who is asked for it.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    dealt: HashMap<ExpertAddress, usize>,
+    slots: usize,
+}
+
+impl Owners {
+    /// Of experts that were dealt so, without copies.
+    pub(crate) fn of(shares: &[Vec<ExpertAddress>]) -> Self {
+        let dealt = shares.iter().enumerate();
+        let dealt = dealt.flat_map(|(slot, share)| share.iter().map(move |&address| (address, slot)));
+        Self { dealt: dealt.collect(), slots: shares.len() }
+    }
+
+    /// All experts that were dealt.
+    pub(crate) fn experts(&self) -> impl Iterator<Item = ExpertAddress> {
+        self.dealt.keys().copied()
+    }
+
+    /// All slots, in the order in which they are asked for an expert if they hold it: the one that it was dealt to, the next ones, where
+    /// its copies lie, and whoever may have taken it over. None for an expert that was not dealt.
+    pub(crate) fn slots_of(&self, address: ExpertAddress) -> impl Iterator<Item = usize> + use<> {
+        let (first, slots) = (self.dealt.get(&address).copied(), self.slots);
+        first.into_iter().flat_map(move |first| (0..slots).map(move |next| (first + next) % slots))
+    }
 }
 
 #[cfg(test)]
@@ -113,6 +143,18 @@ mod tests {
         let shares = vec![vec![(0, 0), (0, 1)], vec![(1, 0)]];
         let hot = with_copies(&shares, 1, |address| address == (0, 1));
         assert_eq!(hot, [vec![(0, 0), (0, 1)], vec![(1, 0), (0, 1)]]);
+    }
+
+    #[test]
+    fn an_expert_is_asked_of_its_own_slot_then_of_those_behind_it() {
+        let owners = Owners::of(&[vec![(0, 0)], vec![], vec![(0, 1), (4, 2)]]);
+        let slots_of = |address| owners.slots_of(address).collect::<Vec<_>>();
+        assert_eq!(slots_of((0, 0)), [0, 1, 2]);
+        assert_eq!(slots_of((4, 2)), [2, 0, 1]);
+        assert!(slots_of((0, 2)).is_empty(), "it was dealt to nobody");
+        let mut experts: Vec<ExpertAddress> = owners.experts().collect();
+        experts.sort_unstable();
+        assert_eq!(experts, [(0, 0), (0, 1), (4, 2)]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use kvasir_wire::probe::{ProbeFile, ProbeRecord};
 use kvasir_wire::receipt::{ReceiptKeys, SignedReceipt};
 use kvasir_wire::work::{WORK_ITEM_BYTES, WorkBook, WorkError, WorkItem};
 
-use crate::evidence::{Evidence, WrongCall};
+use crate::evidence::{Evidence, WrongCall, takes_another};
 use crate::options::KeepOptions;
 
 /// Most bytes of calls and results that a session keeps between two receipts. Far above what a receipt covers (it is due
@@ -74,6 +74,8 @@ pub(crate) struct Covered {
 pub(crate) struct Written {
     pub(crate) files: u64,
     pub(crate) records: u64,
+    /// Files of evidence, which are no records for replay.
+    pub(crate) evidence: u64,
     pub(crate) failure: Option<String>,
 }
 
@@ -151,7 +153,7 @@ impl Records {
                 probes.push(index);
             }
             let record = ProbeRecord { index, item: item.encode(), proof, payload, rows };
-            if is_wrong {
+            if is_wrong && takes_another(&wrong, &record) {
                 wrong.push(record.clone());
             }
             records.push(record);
@@ -183,10 +185,7 @@ impl Covered {
         }
         if let (Some(sink), Some(evidence)) = (&keep.evidence, &self.evidence) {
             match sink.take(evidence) {
-                Ok(()) => {
-                    written.files += 1;
-                    written.records += evidence.record.records.len() as u64;
-                }
+                Ok(()) => written.evidence += 1,
                 Err(error) => {
                     let name = evidence.record.name();
                     tracing::warn!(%name, %error, "evidence against a worker could not be written; free space or name another folder");

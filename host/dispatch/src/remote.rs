@@ -215,7 +215,7 @@ impl RemoteExperts {
             let holds = |slot: &usize| {
                 states.get(*slot).and_then(Option::as_ref).is_some_and(|state| state.held.contains(&expert))
             };
-            self.shared.slots_of(layer, group.expert.0).iter().copied().find(holds)
+            self.shared.slots_of(layer, group.expert.0).find(holds)
         };
         groups.iter().map(owner_of).collect()
     }

@@ -4,7 +4,6 @@
 //! either side is done. Whether an answer counts is decided the moment it arrives, under the lock that a caller's
 //! deadline needs too, so books and callers can never disagree.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::mpsc;
@@ -18,17 +17,19 @@ use kvasir_wire::handshake::Class;
 use kvasir_wire::id::{PluginDigest, SessionId};
 use kvasir_wire::key::PublicKey;
 use kvasir_wire::message::{
-    self, Assign, Assigned, Cancel, Drain, DrainReason, Mode, NotHeldReason, Report, stream_of_call,
+    Assign, Assigned, Cancel, Drain, DrainReason, NotHeldReason, Report, stream_of_call,
 };
 use kvasir_wire::pairing::PairRequest;
 use kvasir_wire::refusal::{Refusal, RefusalCode};
 
+use crate::assigning::in_messages;
 use crate::ejection::{Ejection, Pauses};
 use crate::latency::{Deadlines, Latency, Percentiles};
 use crate::outstanding::{Arrival, Awaited, Outstanding, Place, Sent, SentPayload};
+use crate::payload::Unnumbered;
 use crate::placement::ExpertAddress;
 use crate::records::Keeping;
-use crate::split::{Answer, Part};
+use crate::split::Part;
 use crate::statistics::{WorkerState, WorkerStatistics};
 
 /// What callers and the session's task share.
@@ -199,35 +200,13 @@ impl Session {
         arrive: &mpsc::Sender<Arrival>,
         keep: Option<Keeping>,
     ) -> Option<u64> {
-        let mode = match part.answer {
-            Answer::Sums => Mode::Sum,
-            Answer::Rows(_) => Mode::Each,
-        };
-        let experts = part
-            .requests
-            .iter()
-            .map(|request| message::ExpertRows {
-                expert: request.expert.0,
-                rows: request.rows.clone(),
-                weights: if mode == Mode::Sum { request.weights.clone() } else { Vec::new() },
-            })
-            .collect();
-        let data = rows_of(call, &part.rows);
-        let row_format = message::RowFormat::from_number(call.row_format.number())?;
+        let unnumbered = Unnumbered::of(call, part)?;
+        let mode = unnumbered.mode;
 
         let mut last = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let number = *last + 1;
         let stream = stream_of_call(number)?;
-        let message = message::Call {
-            call: number,
-            layer: call.layer.0,
-            mode,
-            row_format,
-            rows: part.rows.len() as u32,
-            experts,
-            data: &data,
-        };
-        let payload = match message.encode() {
+        let payload = match unnumbered.numbered(number) {
             Ok(payload) => payload,
             Err(error) => {
                 tracing::warn!(session = %self.id.short(), %error, "a call cannot be sent and is computed here");
@@ -296,20 +275,18 @@ impl Session {
         self.state().latency.likely(expert_rows)
     }
 
-    /// Asks the worker to hold experts.
+    /// Asks the worker to hold experts, of which it was asked for none before. Those that the link does not take count as never asked
+    /// for, so that somebody else may be; a session that is over is asked for none.
     pub(crate) fn assign(&self, experts: Vec<Assigned>) {
-        {
-            let mut state = self.state();
-            state.assigned.extend(experts.iter().map(|assigned| (assigned.name.layer, assigned.name.expert)));
+        if !self.state().begin_assignment(&experts) {
+            return;
         }
-        // A message's experts ascend. Copies stand behind the worker's own, so that those are sent first: they begin a message.
-        let ascending = experts.chunk_by(|one, next| one.name < next.name);
-        for experts in ascending.flat_map(|run| run.chunks(kvasir_wire::limits::MAX_EXPERTS_PER_MESSAGE)) {
-            let assign = Assign { experts: experts.to_vec() };
-            if let Err(error) = self.link.try_send(Kind::Assign, PAIR_STREAM, assign.encode()) {
-                tracing::warn!(session = %self.id.short(), %error, "the assignment was not taken by the link");
-                return;
-            }
+        let send = |assign: Assign| self.link.try_send(Kind::Assign, PAIR_STREAM, assign.encode());
+        if let Err((left, error)) = in_messages(&experts, send) {
+            tracing::warn!(
+                session = %self.id.short(), experts = left.len(), %error, "the assignment was not taken by the link"
+            );
+            self.state().take_back(left);
         }
     }
 
@@ -458,15 +435,4 @@ fn by_layer(experts: impl Iterator<Item = ExpertAddress>) -> Vec<(u16, u32)> {
         *layers.entry(layer).or_default() += 1;
     }
     layers.into_iter().collect()
-}
-
-/// The rows to send: all of the call's, or a copy of some.
-fn rows_of<'a>(call: &'a Call, rows: &[u32]) -> Cow<'a, [u8]> {
-    if rows.len() == call.count() {
-        return Cow::Borrowed(&call.rows);
-    }
-    let row_bytes = call.rows.len() / call.count().max(1);
-    Cow::Owned(
-        rows.iter().flat_map(|&row| &call.rows[row as usize * row_bytes..][..row_bytes]).copied().collect(),
-    )
 }

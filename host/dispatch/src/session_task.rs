@@ -27,9 +27,6 @@ const TICK: Duration = Duration::from_secs(1);
 /// A worker that refuses so many calls in a row, or answers them with nonsense, is let go.
 const MAX_REFUSED_IN_ROW: u32 = 16;
 
-/// How long a worker whose answer was wrong may take to sign a last receipt, without that call.
-const LAST_RECEIPT_TIME: Duration = Duration::from_secs(10);
-
 /// A worker that owes an answer for so many of the longest deadlines is not slow but gone.
 const GONE_AFTER_CEILINGS: u32 = 3;
 
@@ -104,7 +101,7 @@ impl SessionTask {
                     continue;
                 }
                 _ = tick.tick() => {
-                    if let Some(refusal) = self.session.wrong_result(LAST_RECEIPT_TIME) {
+                    if let Some(refusal) = self.session.wrong_result(self.shared.options.last_receipt) {
                         return Over::Refuse(refusal);
                     }
                     self.session.leave_if_done();
@@ -320,6 +317,7 @@ impl SessionTask {
                     self.shared.count(|statistics| {
                         statistics.records.files += written.files;
                         statistics.records.written += written.records;
+                        statistics.records.evidence += written.evidence;
                         statistics.records.failure = written.failure.or(statistics.records.failure.take());
                     });
                 }

@@ -39,7 +39,7 @@ pub struct Statistics {
     pub workers: Vec<WorkerStatistics>,
 }
 
-/// Counters of what is kept for replay.
+/// Counters of what is kept for replay, and as evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecordStatistics {
     /// Messages to workers that were probes; part of `remote_calls`.
@@ -48,6 +48,8 @@ pub struct RecordStatistics {
     pub written: u64,
     /// Files written.
     pub files: u64,
+    /// Files of evidence written, each against one worker.
+    pub evidence: u64,
     /// Accepted calls without a record, because too many bytes waited for a receipt.
     pub dropped: u64,
     /// What went wrong when a file was last not written.

@@ -16,7 +16,7 @@ use crate::evidence::WrongCalls;
 use crate::heirs;
 use crate::latency::{Deadlines, Percentiles};
 use crate::options::{SwarmError, SwarmOptions};
-use crate::placement::{ExpertAddress, deal, with_copies};
+use crate::placement::{ExpertAddress, Owners, deal, with_copies};
 use crate::remote::RemoteExperts;
 use crate::seating::{SeatPlace, slot_for};
 use crate::session::Session;
@@ -48,9 +48,8 @@ pub(crate) struct Shared {
     /// GGUF numbers of the tensor formats that the experts given away hold.
     pub(crate) formats: Vec<u32>,
     remote: Vec<bool>,
-    /// For each expert all slots, in the order in which they are asked if they hold it: the one that it was dealt to, those with its
-    /// copies, and whoever may have taken it over.
-    owners: HashMap<ExpertAddress, Vec<usize>>,
+    /// Who is asked for each expert.
+    owners: Owners,
     /// What is dealt to each slot.
     pub(crate) shares: Vec<Vec<ExpertAddress>>,
     table: Mutex<Table>,
@@ -85,8 +84,6 @@ pub(crate) struct Slot {
     next: Option<Seat>,
     /// Who sat here last: it holds these experts still, if it is there still.
     last: Option<PublicKey>,
-    /// Since when nobody sits here any more.
-    pub(crate) empty_since: Option<Instant>,
 }
 
 /// A slot's holder: a pairing under way, or a session.
@@ -232,14 +229,7 @@ impl Shared {
         let copies = options.copies.min(slots.saturating_sub(1));
         let is_copied =
             |address: ExpertAddress| options.copied.as_ref().is_none_or(|copied| copied.contains(&address));
-        // Copies lie in the next slots.
-        let owners_of = |slot: usize| (0..slots).map(|next| (slot + next) % slots).collect::<Vec<_>>();
-        let owners = shares
-            .iter()
-            .enumerate()
-            .flat_map(|(slot, share)| share.iter().map(move |&address| (slot, address)))
-            .map(|(slot, address)| (address, owners_of(slot)))
-            .collect();
+        let owners = Owners::of(&shares);
         let shares = with_copies(&shares, copies, is_copied);
         // Once, and before anything waits for it: it reads every weight of the model.
         let model_digest = model.digests()?.model.0;
@@ -274,15 +264,15 @@ impl Shared {
     }
 
     /// The slots that may hold an expert, the one that it was dealt to first.
-    pub(crate) fn slots_of(&self, layer: u16, expert: u16) -> &[usize] {
-        self.owners.get(&(layer, expert)).map(Vec::as_slice).unwrap_or_default()
+    pub(crate) fn slots_of(&self, layer: u16, expert: u16) -> impl Iterator<Item = usize> + use<> {
+        self.owners.slots_of((layer, expert))
     }
 
     /// Who may be asked now for a part of a call: who holds all of its experts, the slot that it was planned for first.
     pub(crate) fn holders(&self, layer: u16, part: &Part) -> impl Iterator<Item = Arc<Session>> {
         let first = part.requests.first();
-        let slots = first.map(|request| self.slots_of(layer, request.expert.0)).unwrap_or_default();
-        let others = slots.iter().copied().filter(move |slot| *slot != part.slot);
+        let slots = first.map(|request| self.slots_of(layer, request.expert.0));
+        let others = slots.into_iter().flatten().filter(move |slot| *slot != part.slot);
         let slots = std::iter::once(part.slot).chain(others);
         slots
             .filter_map(move |slot| self.usable_session(slot))
@@ -348,8 +338,6 @@ impl Shared {
         );
         let place = if changes_over { &mut slot.next } else { &mut slot.seat };
         if let Some(Seat::Taken(old)) = place.replace(Seat::Reserved(session)) {
-            // Should the pairing come to nothing: its session's end does not find it here any more.
-            slot.empty_since = Some(Instant::now());
             old.end("a newer session of the same worker took its place".to_owned());
         }
         table.offered.insert(session, memory_bytes);
@@ -409,7 +397,6 @@ impl Shared {
             }
             if is_it(&slot.seat) {
                 slot.seat = slot.next.take();
-                slot.empty_since = slot.seat.is_none().then(Instant::now);
             }
         }
         table.offered.remove(&session.id.0);
@@ -482,6 +469,11 @@ impl Slot {
             },
             last: self.last.as_ref(),
         }
+    }
+
+    /// Whether somebody sat here who is gone, and nobody has sat down since; a pairing may be under way.
+    pub(crate) fn is_left(&self) -> bool {
+        self.last.is_some() && !matches!(self.seat, Some(Seat::Taken(_)))
     }
 
     /// Whom to ask now: who sits here, or, while that one finishes, the next one with what it holds by then.

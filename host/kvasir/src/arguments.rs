@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kvasir_operate as operate;
 
@@ -278,9 +279,9 @@ pub struct ProbeArguments {
     /// [default: keep none].
     #[arg(long, env = "KVASIR_KEEP_ROWS", value_name = "FOLDER")]
     pub keep_rows: Option<PathBuf>,
-    /// Folder for a file of evidence against each worker whose answer is found wrong. It holds that call's rows: only you can
-    /// read it [default: `evidence` in the data folder].
-    #[arg(long, env = "KVASIR_EVIDENCE", value_name = "FOLDER")]
+    /// Folder for a file of evidence against each worker whose answer is found wrong. It holds rows of calls, from which text can be
+    /// recovered: only you can read it. An empty value ('') keeps none [default: `evidence` in the data folder].
+    #[arg(long, env = "KVASIR_EVIDENCE", value_name = "FOLDER", value_parser = folder_or_none())]
     pub evidence: Option<PathBuf>,
 }
 
@@ -642,6 +643,11 @@ impl From<&BenchArguments> for operate::bench::BenchOptions {
     }
 }
 
+/// A folder, or an empty value, which says that there shall be none: what reads paths refuses that.
+pub fn folder_or_none() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
 /// `13ms`, `1.5s`, `250us`; at most an hour.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).ok_or("name a unit: 13ms, 1.5s, 250us")?;
@@ -668,6 +674,27 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn an_empty_folder_of_evidence_is_a_value_and_no_other_folder_may_be_empty() {
+        let evidence = |words: &[&str]| {
+            let line =
+                CommandLine::try_parse_from([&["kvasir"], words].concat()).map_err(|error| error.to_string());
+            match line.map(|line| line.command) {
+                Ok(Command::Run(arguments)) => arguments.probes.evidence,
+                Ok(Command::Serve(arguments)) => arguments.evidence,
+                Ok(_) => panic!("another command"),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        for words in [&["run", "hello", "--evidence"][..], &["serve", "--evidence"][..]] {
+            for folder in ["", "here"] {
+                assert_eq!(evidence(&[words, &[folder]].concat()), Some(PathBuf::from(folder)), "{words:?}");
+            }
+        }
+        let empty = ["kvasir", "run", "hello", "--keep-rows", ""];
+        assert!(CommandLine::try_parse_from(empty).is_err());
     }
 
     #[test]

@@ -14,10 +14,10 @@ pub struct AuditArguments {
     #[arg(value_name = "URL|DIR", required_unless_present = "evidence_file")]
     pub log: Option<String>,
     /// The log's key, as in the file log.vkey: the text, or the file.
-    #[arg(long, value_name = "VKEY|FILE", required_unless_present_any = ["policy", "evidence_file"])]
+    #[arg(long, value_name = "VKEY|FILE", required_unless_present_any = ["policy", "evidence_file"], requires = "log")]
     pub log_key: Option<String>,
     /// Policy file: logs, witnesses and quorum.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "log")]
     pub policy: Option<PathBuf>,
     /// The only treasury key that the log may believe.
     #[arg(long, value_name = "KEY")]
@@ -29,7 +29,7 @@ pub struct AuditArguments {
     #[arg(long, value_name = "URL|DIR")]
     pub probes: Option<String>,
     /// Draw by this checkpoint, kept from earlier, instead of the log's latest.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "log")]
     pub checkpoint: Option<PathBuf>,
     /// GGUF file or Hugging Face folder; repeatable. Its digest has to be the receipt's.
     #[arg(short, long = "model", value_name = "PATH")]

@@ -7,7 +7,7 @@ use clap::Args;
 use kvasir_operate::probes::ProbeOptions;
 use kvasir_operate::serve::{ServeOptions, ServeSettings};
 
-use crate::arguments::{ComputeArguments, SwarmArguments};
+use crate::arguments::{ComputeArguments, SwarmArguments, folder_or_none};
 
 #[derive(Args)]
 pub struct ServeArguments {
@@ -52,9 +52,9 @@ pub struct ServeArguments {
     /// [default: keep none].
     #[arg(long, env = "KVASIR_KEEP_ROWS", value_name = "FOLDER")]
     pub keep_rows: Option<PathBuf>,
-    /// Folder for a file of evidence against each worker whose answer is found wrong. It holds that call's rows: only you can
-    /// read it [default: `evidence` in the data folder].
-    #[arg(long, env = "KVASIR_EVIDENCE", value_name = "FOLDER")]
+    /// Folder for a file of evidence against each worker whose answer is found wrong. It holds rows of calls, from which text can be
+    /// recovered: only you can read it. An empty value ('') keeps none [default: `evidence` in the data folder].
+    #[arg(long, env = "KVASIR_EVIDENCE", value_name = "FOLDER", value_parser = folder_or_none())]
     pub evidence: Option<PathBuf>,
 }
 

@@ -176,8 +176,10 @@ fn an_honest_session_is_well_and_a_cheat_is_named_and_stated() {
     assert_eq!(output.status.code(), Some(3));
     assert!(text(&output.stderr).contains("no receipt with this session"), "{}", text(&output.stderr));
     assert_eq!(place.audit(&["log", "--evidence-file", "work.fraud"]).status.code(), Some(3));
-    let alone = ["--evidence-file", "work.fraud", "--sign-key", "auditor.key"];
-    assert_eq!(place.audit(&alone).status.code(), Some(2));
+    for of_a_log in ["--sign-key", "--log-key", "--policy", "--checkpoint"] {
+        let alone = ["--evidence-file", "work.fraud", of_a_log, "auditor.key"];
+        assert_eq!(place.audit(&alone).status.code(), Some(2), "{of_a_log} says nothing without a log");
+    }
     let mut forged = right;
     forged.record.records[0].rows[0] ^= 1;
     assert_eq!(again(forged).status.code(), Some(3));

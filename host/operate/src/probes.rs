@@ -75,7 +75,7 @@ pub struct ProbeOptions {
     pub prompts: Option<PathBuf>,
     /// Folder for the payer's records of all its calls.
     pub rows: Option<PathBuf>,
-    /// Folder for evidence against workers.
+    /// Folder for evidence against workers; an empty path for none.
     pub evidence: Option<PathBuf>,
 }
 

@@ -261,6 +261,7 @@ impl Membership {
                 probe_seconds: took.as_secs_f64(),
                 records: records.written,
                 files: records.files,
+                evidence: records.evidence,
                 dropped: records.dropped,
                 failure: records.failure,
             },
@@ -333,6 +334,8 @@ pub struct ReplayReport {
     pub records: u64,
     /// Files written.
     pub files: u64,
+    /// Files of evidence written, each against one worker.
+    pub evidence: u64,
     /// Accepted calls without a record: too many bytes waited for a receipt.
     pub dropped: u64,
     /// What went wrong when a file was last not written.
@@ -382,11 +385,14 @@ impl fmt::Display for RemoteReport {
                 replay.probe_passes, replay.probe_calls, replay.probe_seconds, replay.records, replay.files
             )?;
         }
+        if replay.evidence > 0 {
+            write!(f, "\n{} files of evidence", replay.evidence)?;
+        }
         if replay.dropped > 0 {
             write!(f, "\n{} calls left no record: they came faster than receipts", replay.dropped)?;
         }
         if let Some(failure) = &replay.failure {
-            write!(f, "\nrecords were not written: {failure}")?;
+            write!(f, "\nrecords or evidence were not written: {failure}")?;
         }
         for worker in &self.workers {
             write!(

@@ -49,7 +49,8 @@ pub struct SettingsFile {
     pub probe_prompts: Option<PathBuf>,
     /// Folder for the records of all calls of `run` and `serve`, for its owner's own replay.
     pub keep_rows: Option<PathBuf>,
-    /// Folder for evidence against workers whose answers `run` and `serve` found wrong; none means `evidence` in the data folder.
+    /// Folder for evidence against workers whose answers `run` and `serve` found wrong; none means `evidence` in the data folder, an
+    /// empty one that none is kept.
     pub evidence: Option<PathBuf>,
     /// What `serve` is told.
     #[serde(default)]
@@ -141,7 +142,7 @@ impl Settings {
         named.or(self.file.isolation).unwrap_or(IsolationChoice::Process)
     }
 
-    /// What is probed and kept: what was told, else what the settings file says. Evidence is kept in any case.
+    /// What is probed and kept: what was told, else what the settings file says. Evidence is kept unless its folder is named as empty.
     pub fn probes(&self, told: &ProbeOptions) -> ProbeOptions {
         let told = told.clone();
         ProbeOptions {
@@ -152,7 +153,8 @@ impl Settings {
             evidence: told
                 .evidence
                 .or_else(|| self.file.evidence.clone())
-                .or_else(|| Some(self.data_folder.join(EVIDENCE_FOLDER))),
+                .or_else(|| Some(self.data_folder.join(EVIDENCE_FOLDER)))
+                .filter(|folder| !folder.as_os_str().is_empty()),
         }
     }
 
@@ -222,6 +224,13 @@ mod tests {
         fs::write(&path, "evidence = '/e'\n").unwrap();
         let settings = Settings::load(Some(&path), Some(home.path())).unwrap();
         assert_eq!(settings.probes(&ProbeOptions::default()).evidence, Some("/e".into()));
+        // Nothing is kept where an empty folder is told, and a folder that is told goes before an empty one in the file.
+        let told = |folder: &str| ProbeOptions { evidence: Some(folder.into()), ..ProbeOptions::default() };
+        assert_eq!(settings.probes(&told("")).evidence, None);
+        fs::write(&path, "evidence = ''\n").unwrap();
+        let settings = Settings::load(Some(&path), Some(home.path())).unwrap();
+        assert_eq!(settings.probes(&ProbeOptions::default()).evidence, None);
+        assert_eq!(settings.probes(&told("/e")).evidence, Some("/e".into()));
         fs::write(&path, "probe_rate = 1.5\n").unwrap();
         let error = format!("{:#}", Settings::load(Some(&path), Some(home.path())).unwrap_err());
         assert!(error.contains("between 0 and 1"), "{error}");
