@@ -72,7 +72,8 @@ impl Owners {
     }
 
     /// All experts that were dealt.
-    pub(crate) fn experts(&self) -> impl Iterator<Item = ExpertAddress> {
+    #[cfg(test)]
+    fn experts(&self) -> impl Iterator<Item = ExpertAddress> {
         self.dealt.keys().copied()
     }
 

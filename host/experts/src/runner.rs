@@ -310,6 +310,12 @@ impl ExpertRunner {
         for part in parts(&ascending, MAX_SUM_VALUES / rows.hidden) {
             add_weighted(&mut sums, rows.hidden, part, &self.evaluate(source, rows, part)?);
         }
+        // Beyond the largest number no bits are defined: what two infinities leave has another sign on another processor.
+        let overflow = sums.iter().position(|sum| !sum.is_finite());
+        if let (Some(index), Some(first)) = (overflow, ascending.first()) {
+            let source = SandboxError::NotFinite { index };
+            return Err(RunnerError::Kernel { layer: rows.layer, expert: first.expert, source });
+        }
         Ok(sums)
     }
 

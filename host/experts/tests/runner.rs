@@ -103,6 +103,30 @@ fn experts_are_held_until_unloaded() {
     assert_eq!(runner.held_bytes(), 0);
 }
 
+/// What two infinities leave has another sign on another processor, and sums are signed for.
+#[test]
+fn a_sum_beyond_the_largest_number_is_an_error() {
+    let runner = runner("honest", options(1));
+    let rows = rows(&[0]);
+    let with = |expert, weight| ExpertRows { weights: vec![weight], ..request(expert, &[0]) };
+    for expert in [1, 2] {
+        runner.load(LAYER, ExpertIndex(expert), &Zeros::weights()).unwrap();
+    }
+    let sum = |wanted: &[ExpertRows]| runner.sum(LAYER, RowFormat::Float32, &rows, HIDDEN, wanted);
+    assert_eq!(sum(&[with(1, f32::MAX)]).unwrap(), [f32::MAX; HIDDEN]);
+    let error = sum(&[with(1, f32::MAX), with(2, f32::MAX)]).unwrap_err();
+    assert!(
+        matches!(&error, RunnerError::Kernel { layer: LAYER, source, .. }
+            if *source == SandboxError::NotFinite { index: 0 }),
+        "{error}"
+    );
+    assert_eq!(
+        (runner.failures(), runner.holds(LAYER, ExpertIndex(1))),
+        (0, true),
+        "the kernel is not at fault"
+    );
+}
+
 #[test]
 fn a_source_is_read_once_and_again_after_a_trap() {
     // One lane, so that the endless expert takes the others down with it.

@@ -20,7 +20,7 @@ use crate::receipts::{LoggedReceipt, LoggedReceipts};
 use crate::survey::{Place, checked};
 use crate::verdict::{Verdict, judge};
 
-/// Most plugins that are compiled for one audit: receipts of strangers name them.
+/// Most plugins that are compiled for one audit, each once for every model that it was asked for: receipts of strangers name them.
 pub const MAX_PLUGINS: usize = 8;
 
 /// Finds a plugin by its digest, verified; the reason where there is none.
@@ -30,7 +30,8 @@ pub type FindPlugin<'a> = &'a dyn Fn(PluginDigest) -> Result<VerifiedPlugin, Str
 pub struct Replayer<'a> {
     models: Vec<(ModelDigest, Model)>,
     find: FindPlugin<'a>,
-    engines: BTreeMap<PluginDigest, Result<Engines, String>>,
+    /// Of each model its own: what is loaded into an engine's runner is known by the expert's name alone.
+    engines: BTreeMap<(PluginDigest, ModelDigest), Result<Engines, String>>,
     limits: Limits,
 }
 
@@ -158,11 +159,14 @@ impl<'a> Replayer<'a> {
                 terms.model
             ));
         };
-        if !self.engines.contains_key(&terms.plugin) && self.engines.len() >= MAX_PLUGINS {
-            return unknown(format!("the receipts name more than {MAX_PLUGINS} plugins; audit them apart"));
+        let of = (terms.plugin, terms.model);
+        if !self.engines.contains_key(&of) && self.engines.len() >= MAX_PLUGINS {
+            return unknown(format!(
+                "the receipts name more than {MAX_PLUGINS} plugins, counted once for each model; audit them apart"
+            ));
         }
         let (find, limits) = (self.find, self.limits);
-        let engines = self.engines.entry(terms.plugin).or_insert_with(|| {
+        let engines = self.engines.entry(of).or_insert_with(|| {
             let plugin = find(terms.plugin)?;
             if plugin.digest().0 != terms.plugin.0 {
                 return Err(format!(

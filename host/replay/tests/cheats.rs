@@ -11,8 +11,9 @@ use kvasir_model::Model;
 use kvasir_numerics::{Format, Matrix};
 use kvasir_replay::*;
 use kvasir_wire::handshake::Class;
+use kvasir_wire::id::PluginDigest;
 use kvasir_wire::message::{Call, Mode, RowFormat};
-use scene::{Scene, audit, lot, open_model, speeds};
+use scene::{Scene, audit, lot, model_digest, open_model, root, session, speeds};
 
 /// A cheat: the rows that a worker sends for call `at` instead of the right ones; nothing where it has no such rows.
 type Cheat = fn(&Scene, usize) -> Option<Vec<u8>>;
@@ -218,6 +219,50 @@ fn every_cheat_is_found_whenever_it_is_drawn_and_an_honest_worker_never_is() {
         println!("cheat: {name:50} found in {} of {} items drawn", convicted.len(), cheated.len());
         assert!(cheated.len() * 3 > calls, "{name} is a cheat in {} of {calls} calls only", cheated.len());
     }
+}
+
+/// The bundled model with the gate matrices of its first layer one expert further.
+fn another_model(scene: &Scene, folder: &std::path::Path) -> Model {
+    let mut bytes = std::fs::read(root().join("models/atlas/atlas-q4_k_m.gguf")).unwrap();
+    let first = Model::expert(&scene.model, LayerIndex(0), ExpertIndex(0)).unwrap();
+    let gate = first.gate.bytes();
+    let at = bytes.windows(gate.len()).position(|window| window == gate).unwrap();
+    let all = scene.model.config().experts as usize * gate.len();
+    bytes[at..at + all].rotate_left(gate.len());
+    let file = folder.join("other.gguf");
+    std::fs::write(&file, bytes).unwrap();
+    Model::open(&file).unwrap()
+}
+
+#[test]
+fn calls_of_two_models_are_computed_with_the_weights_of_each() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    let other = another_model(&scene, folder.path());
+    let digest = model_digest(&other);
+    let of_other: Vec<_> =
+        scene.calls.iter().map(|(payload, _)| (payload.clone(), scene.compute(payload, &other))).collect();
+    let differ: BTreeSet<u64> = (0..)
+        .zip(&of_other)
+        .zip(&scene.calls)
+        .filter(|((_, one), two)| one != two)
+        .map(|((at, _), _)| at)
+        .collect();
+    assert!(!differ.is_empty() && differ.len() < scene.calls.len());
+    let plugin = scene.plugin.clone();
+    let find = move |_| Ok(plugin.clone());
+    let mut replayer = Replayer::new(vec![open_model(), other], &find, Limits::default()).unwrap();
+
+    let honest = session(5, digest, PluginDigest(scene.plugin.digest().0), Class::Exact, &of_other);
+    let (_, reports) = audit(&scene, &[&scene.honest(), &honest], &lot(1), usize::MAX, &mut replayer);
+    assert_eq!(reports.len(), 2 * scene.calls.len());
+    for report in &reports {
+        assert_eq!(report.verdict, Verdict::Right, "item {}", report.place.index);
+    }
+    let wrong = scene.session(6, Class::Exact, &of_other);
+    let (_, reports) = audit(&scene, &[&wrong], &lot(1), usize::MAX, &mut replayer);
+    let convicted = reports.iter().filter(|report| matches!(report.verdict, Verdict::Convicted(_)));
+    assert_eq!(convicted.map(|report| report.place.index).collect::<BTreeSet<_>>(), differ);
 }
 
 #[test]

@@ -224,6 +224,7 @@ mod tests {
     use kvasir_wire::handshake::{Class, Features};
     use kvasir_wire::id::{ModelDigest, Nonce, PluginDigest, SessionId, TicketDigest};
     use kvasir_wire::key::SecretKey;
+    use kvasir_wire::limits::PROTOCOL_VERSION;
     use kvasir_wire::pairing::TranscriptEnd;
     use kvasir_wire::receipt::{ReceiptSignatures, Terms};
 
@@ -247,7 +248,7 @@ mod tests {
             ticket: TicketDigest([8; 32]),
         };
         Transcript {
-            version: 2,
+            version: PROTOCOL_VERSION,
             network: "test".to_owned(),
             session: SessionId([7; 32]),
             worker: end(&parties.worker),

@@ -46,6 +46,8 @@ impl Budget {
 pub(crate) struct Store {
     budget: Arc<Budget>,
     contents: Mutex<Contents>,
+    /// Held while an expert is loaded and its entry looked for: the bench and a candidate's thread may load at one time.
+    loading: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -83,7 +85,7 @@ pub(crate) enum Room {
 
 impl Store {
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
-        Self { budget, contents: Mutex::default() }
+        Self { budget, contents: Mutex::default(), loading: Mutex::default() }
     }
 
     /// Begins a session: what belongs to another model or plugin is dropped, what was on its way is forgotten.
@@ -170,10 +172,12 @@ impl Store {
         blob: &[u8],
     ) -> Result<(), LoadError> {
         let over = || LoadError::new(NotHeldReason::Released, "the session is over");
+        let _alone = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let runner = self.contents().runner_for(model).ok_or_else(over)?;
         let loaded = load(&runner, name, digest, blob);
         let mut contents = self.contents();
-        let is_for_it = contents.runner_for(model).is_some();
+        // The session may be one of another plugin by now, too.
+        let is_for_it = contents.runner_for(model).is_some_and(|now| Arc::ptr_eq(&now, &runner));
         match (&loaded, contents.held.get_mut(&name).filter(|_| is_for_it)) {
             (Ok(()), Some(entry)) if entry.digest == digest => entry.loaded = true,
             // Released, or wanted under another digest or in another model, while it was being loaded.
@@ -318,8 +322,15 @@ fn load(runner: &ExpertRunner, name: ExpertName, digest: ExpertDigest, blob: &[u
         return Err(malformed("a matrix does not fit its blob".to_owned()));
     };
     let weights = Swiglu::new(gate, up, down).map_err(|error| malformed(error.to_string()))?;
-    match runner.load(LayerIndex(name.layer), ExpertIndex(name.expert), &weights) {
-        Ok(()) | Err(RunnerError::AlreadyHeld { .. }) => Ok(()),
+    let (layer, expert) = (LayerIndex(name.layer), ExpertIndex(name.expert));
+    let mut placed = runner.load(layer, expert, &weights);
+    if matches!(placed, Err(RunnerError::AlreadyHeld { .. })) {
+        // Whose weights those are is not known here; these are the ones that were proven.
+        runner.unload(layer, expert);
+        placed = runner.load(layer, expert, &weights);
+    }
+    match placed {
+        Ok(()) => Ok(()),
         Err(RunnerError::Gpu(error)) => Err(of_gpu(&error)),
         Err(RunnerError::Process(error)) => Err(of_process(&error)),
         Err(error @ RunnerError::NoRoom { .. }) => {

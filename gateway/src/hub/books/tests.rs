@@ -6,6 +6,7 @@ use kvasir_wire::{
     frame::Kind,
     handshake::{Class, Features},
     id::{ModelDigest, Nonce, PluginDigest, TicketDigest},
+    limits::PROTOCOL_VERSION,
     pairing::TranscriptEnd,
     receipt::{Counters, Terms},
     ticket::EdgeKey,
@@ -43,7 +44,7 @@ impl Three {
             ticket: TicketDigest([0; 32]),
         };
         let transcript = Transcript {
-            version: 2,
+            version: PROTOCOL_VERSION,
             network: "atlas".into(),
             session: SessionId([9; 32]),
             worker: end(&worker),

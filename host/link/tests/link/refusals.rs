@@ -138,7 +138,7 @@ async fn an_end_that_does_not_want_the_plugin_tells_the_hub() {
     let worker_key = key(2);
     let (worker, mut hub) = admitted(worker_purpose(), &worker_key, &options).await;
     let transcript = kvasir_wire::pairing::Transcript {
-        version: 2,
+        version: hub.admission.version,
         network: NETWORK.to_owned(),
         session: SESSION,
         worker: (&hub.admission).into(),

@@ -95,7 +95,7 @@ fn a_false_hub_is_found_out_before_the_proof_is_given() {
     // It cannot even read the ticket as its own.
     let refusal = HubHandshake::hello(&mallory, &hello, Role::Worker, HUB_NONCE, NOW).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::BadTicket);
-    let forged = Challenge { version: 2, nonce: HUB_NONCE, signature: mallory.key.sign(b"anything") };
+    let forged = Challenge { version: 3, nonce: HUB_NONCE, signature: mallory.key.sign(b"anything") };
     let refusal = holder.challenge(&forged.encode(), &worker()).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::BadSignature);
 }

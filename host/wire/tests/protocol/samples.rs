@@ -127,7 +127,7 @@ pub fn worker_handshake() -> [Vec<u8>; 3] {
 
 pub fn transcript() -> Transcript {
     Transcript {
-        version: 2,
+        version: 3,
         network: NETWORK.to_owned(),
         session: SESSION,
         worker: TranscriptEnd {

@@ -64,25 +64,61 @@ fn repository() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+const MODEL: ModelDigest = ModelDigest([2; 32]);
+const PLUGIN: PluginDigest = PluginDigest([1; 32]);
+
+fn tiny() -> kvasir_model::Model {
+    kvasir_model::Model::open(&repository().join("tests/data/tiny/tiny-q8_0.gguf")).unwrap()
+}
+
+/// The first layer's expert: its digest and its blob.
+fn expert(model: &kvasir_model::Model, index: u16) -> (ExpertDigest, Vec<u8>) {
+    let blob = model.expert(LayerIndex(0), ExpertIndex(index)).unwrap().blob();
+    (ExpertDigest(ExpertBlob::digest(&blob).0), blob)
+}
+
 /// The loading may reach into the next session, where the same backbone may assign the same blob under a name for which it
 /// has no proof there.
 #[test]
 fn what_was_proven_in_one_model_is_not_loaded_in_another() {
-    let (plugin, one, other) = (PluginDigest([1; 32]), ModelDigest([2; 32]), ModelDigest([3; 32]));
-    let file = repository().join("tests/data/tiny/tiny-q8_0.gguf");
-    let model = kvasir_model::Model::open(&file).unwrap();
-    let blob = model.expert(LayerIndex(0), ExpertIndex(0)).unwrap().blob();
-    let digest = ExpertDigest(ExpertBlob::digest(&blob).0);
+    let other = ModelDigest([3; 32]);
+    let (digest, blob) = expert(&tiny(), 0);
     let runner = runner();
     let store = Store::new(Arc::new(Budget::new(1 << 20)));
-    store.begin(plugin, one, &runner);
+    store.begin(PLUGIN, MODEL, &runner);
     assert_eq!(store.reserve(name(0), digest, blob.len() as u64), Room::Reserved);
-    store.begin(plugin, other, &runner);
+    store.begin(PLUGIN, other, &runner);
     assert_eq!(store.reserve(name(0), digest, blob.len() as u64), Room::Reserved);
-    assert_eq!(store.load(one, name(0), digest, &blob).unwrap_err().reason, NotHeldReason::Released);
+    assert_eq!(store.load(MODEL, name(0), digest, &blob).unwrap_err().reason, NotHeldReason::Released);
     assert!(!store.holds(name(0)), "its proof in this model is still to come");
     store.load(other, name(0), digest, &blob).unwrap();
     assert!(store.holds(name(0)));
+}
+
+/// Weights that the runner has under a name, from whoever was last, are not those that were proven.
+#[test]
+fn what_is_loaded_takes_the_place_of_what_the_runner_has_under_its_name() {
+    let (model, runner) = (tiny(), runner());
+    let by_hand = |under: u16, index: u16| {
+        let tensors = model.expert(LayerIndex(0), ExpertIndex(index)).unwrap();
+        let weights = Swiglu::new(tensors.gate.matrix(), tensors.up.matrix(), tensors.down.matrix()).unwrap();
+        runner.load(LayerIndex(0), ExpertIndex(under), &weights).unwrap();
+    };
+    by_hand(0, 1);
+    by_hand(5, 0);
+    let store = Store::new(Arc::new(Budget::new(1 << 20)));
+    store.begin(PLUGIN, MODEL, &runner);
+    let (digest, blob) = expert(&model, 0);
+    assert_eq!(store.reserve(name(0), digest, blob.len() as u64), Room::Reserved);
+    store.load(MODEL, name(0), digest, &blob).unwrap();
+    // Two blocks of 32 quants, each behind a scale of 1.
+    let row: Vec<u8> = (0..2).flat_map(|_| 1f32.to_le_bytes().into_iter().chain(1..=32)).collect();
+    let of = |index| {
+        let wanted =
+            kvasir_experts::ExpertRows { expert: ExpertIndex(index), rows: vec![0], weights: vec![1.0] };
+        runner.each(LayerIndex(0), kvasir_experts::RowFormat::Q8, &row, 64, &[wanted]).unwrap()
+    };
+    assert_eq!(of(0), of(5));
 }
 
 #[test]
