@@ -16,11 +16,13 @@ mod desk;
 mod dial;
 pub mod doctor;
 mod error;
+mod fragments;
 mod holder;
 mod hub;
 mod liveness;
 mod opening;
 mod options;
+mod pace;
 mod reader;
 mod redial;
 mod relay;
@@ -32,10 +34,14 @@ mod writer;
 pub use backoff::Backoff;
 pub use dial::{TlsTrust, connect_backbone, connect_worker};
 pub use error::LinkError;
+pub use fragments::FewFragments;
 pub use holder::{Connected, Session, connect_over};
 pub use hub::{Accepted, HubLink, HubReceiver, HubResumer, HubSender, Incoming, accept};
 pub use kvasir_wire::assemble::Payload;
 pub use options::{BACKBONE_RESUME, LinkOptions, websocket_config};
+pub use pace::{
+    LONGEST_REST, MOST_STEPS_SAVED, STEPS_EARNED_BY_A_FRAME, STEPS_OF_A_MESSAGE, STEPS_PER_SECOND,
+};
 pub use reader::LinkReceiver;
 pub use relay::Relay;
 pub use shared::{LinkSender, Standing};

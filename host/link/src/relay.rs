@@ -36,6 +36,11 @@ impl Relay {
         self.lanes() == (true, true)
     }
 
+    /// Frames of calls, results and bulk in it.
+    pub(crate) fn carrying(&self) -> u64 {
+        self.headers.iter().filter(|header| header.lane() != Lane::Control).count() as u64
+    }
+
     /// Whether there is a bulk frame in it, and whether there is another.
     fn lanes(&self) -> (bool, bool) {
         let bulk = self.headers.iter().filter(|header| header.lane() == Lane::Bulk).count();
