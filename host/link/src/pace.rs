@@ -17,8 +17,8 @@ use kvasir_wire::limits::{HEADER_BYTES, MAX_MESSAGE_BYTES};
 use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-/// Steps that a worker's link has each second, and at its beginning. As messages of their own a hundredth of a processor's time, of the
-/// hub as of the edge; an honest worker without work needs one message in 15 seconds.
+/// Steps that a worker's link has each second, and at its beginning. As messages of their own they are about a hundredth of a processor's
+/// time, of the hub as of the edge; an honest worker without work needs one message in 15 seconds.
 pub const STEPS_PER_SECOND: u64 = 10_000;
 
 /// Steps of a message that carries next to nothing: it wakes a task, and its answer is written by itself.
