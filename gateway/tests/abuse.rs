@@ -11,17 +11,14 @@ mod scene;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use front::{Front, worker_through};
-use futures_util::{SinkExt as _, StreamExt as _};
+use futures_util::SinkExt as _;
 use kvasir_gateway::hub::HubOptions;
-use kvasir_link::{
-    LONGEST_REST, LinkError, LinkOptions, MOST_STEPS_SAVED, STEPS_EARNED_BY_A_FRAME, STEPS_OF_A_MESSAGE,
-    STEPS_PER_SECOND,
-};
+use kvasir_link::{LinkError, LinkOptions};
 use kvasir_wire::{
     frame::{FrameError, HUB_STREAM, Kind, PAIR_STREAM, frames},
     handshake::Purpose,
     id::Nonce,
-    limits::{MAX_CONTROL_BACKLOG_BYTES, MAX_MESSAGE_BYTES},
+    limits::MAX_CONTROL_BACKLOG_BYTES,
     message::{Countersign, Drain, DrainReason, Ping, ReceiptMessage, Report},
     pairing::PairRequest,
     receipt::Receipt,
@@ -252,76 +249,6 @@ async fn pings_are_answered_and_never_billed() {
     let closed = scene.closed_sessions(2).await;
     assert_eq!((closed[1].bytes_up, closed[1].bytes_down, closed[1].receipts), (0, 0, 0));
     assert_eq!(ledger.receipts.lock().unwrap().len(), 1);
-}
-
-#[tokio::test]
-async fn a_flood_of_pings_is_slowed_and_ends_nothing_and_others_are_served_meanwhile() {
-    /// Messages full of pings: the steps of four seconds.
-    const MESSAGES: u64 = 15;
-    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
-    let (mut worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
-    let (link, _) = RawLink::worker(&scene, &key(4)).await;
-    let flood = tokio::spawn(pings_and_the_answer_to_the_last(link, MESSAGES));
-    // Small fragments of messages that are never whole, which nothing above the connection sees.
-    let (mut link, _) = RawLink::worker(&scene, &key(5)).await;
-    let fragments = tokio::spawn(async move {
-        let nothing = masked(0x00, b"").repeat(40_000);
-        let ping = link.frame(Kind::Ping, &Ping { number: 9 }.encode());
-        let message = [masked(0x02, b""), nothing, masked(0x80, &ping)].concat();
-        patiently(link.socket.get_mut().write_all(&message)).await.unwrap();
-        assert_eq!(Ping::decode(&link.awaited(Kind::Pong).await).unwrap().number, 9);
-    });
-    let receipt = whole_session(&mut worker, &mut backbone, &[(10, 20), (30, 40)]).await;
-    assert_eq!(receipt.billed().get(), 100);
-    patiently(flood).await.unwrap();
-    patiently(fragments).await.unwrap();
-}
-
-#[test]
-fn the_page_states_how_fast_a_worker_is_read() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/gateway.md")).unwrap();
-    let longest = LONGEST_REST.as_millis().to_string();
-    for (name, value) in [
-        ("STEPS_PER_SECOND", STEPS_PER_SECOND.to_string()),
-        ("STEPS_OF_A_MESSAGE", STEPS_OF_A_MESSAGE.to_string()),
-        ("STEPS_EARNED_BY_A_FRAME", STEPS_EARNED_BY_A_FRAME.to_string()),
-        ("MOST_STEPS_SAVED", MOST_STEPS_SAVED.to_string()),
-        ("LONGEST_REST", format!("{longest} ms")),
-    ] {
-        let row = page.lines().find(|line| line.contains(&format!("| `{name}` |"))).unwrap();
-        assert!(row.replace(',', "").contains(&format!("| {value} |")), "{row}");
-    }
-}
-
-/// Sends messages full of pings while it reads, and then one ping, whose answer it waits for: its link is what it was.
-async fn pings_and_the_answer_to_the_last(mut link: RawLink, messages: u64) {
-    let mut all = Vec::new();
-    for _ in 0..messages {
-        let mut message = Vec::new();
-        while message.len() + 24 <= MAX_MESSAGE_BYTES {
-            message.extend(link.frame(Kind::Ping, &Ping { number: 0 }.encode()));
-        }
-        all.push(message);
-    }
-    let last = link.frame(Kind::Ping, &Ping { number: 1 }.encode());
-    let (mut writer, mut reader) = link.socket.split();
-    let write = async {
-        for message in all {
-            writer.send(Message::Binary(message.into())).await.unwrap();
-        }
-        writer.send(Message::Binary(last.into())).await.unwrap();
-    };
-    let read = async {
-        loop {
-            let Message::Binary(bytes) = reader.next().await.unwrap().unwrap() else { continue };
-            let pongs = frames(&bytes).unwrap().map(Result::unwrap);
-            let mut pongs = pongs.filter(|frame| frame.header.kind == Kind::Pong);
-            if pongs.any(|frame| Ping::decode(frame.payload).unwrap().number == 1) {
-                return;
-            }
-        }
-    };
-    tokio::join!(write, read);
 }
 
 #[tokio::test]
