@@ -3,8 +3,8 @@
 //! Calls, results and bulk are bounded by credit, and by the end that takes them. What else comes - pings, WebSocket's own, grants,
 //! acknowledgements, frames of a few bytes - is bounded by the line alone, and a message of it costs the hub as much as one of calls does.
 //! So it is counted, in steps. A worker has so many a second, and more for each frame of a call or of bulk that is passed on to it, since
-//! that is what an honest one answers: a chunk with a grant, a `want` and a part of an acknowledgement, a call with its result. Thousands
-//! of calls a second and a download as fast as the line use none of what time brings.
+//! that is what an honest one answers: a chunk with a grant, a `have`, the next `want` and a part of an acknowledgement, a call with its
+//! result. Thousands of calls a second and a download as fast as the line use none of what time brings.
 //!
 //! A worker that has used its steps up is not read until time has brought what it owes: [`LONGEST_REST`] at most for one message. Its
 //! messages wait in the connection meanwhile, and then at the worker. Nothing else happens to it.
@@ -24,13 +24,13 @@ pub const STEPS_PER_SECOND: u64 = 10_000;
 /// Steps of a message that carries next to nothing: it wakes a task, and its answer is written by itself.
 pub const STEPS_OF_A_MESSAGE: u64 = 10;
 
-/// Steps that a frame of a call or of bulk earns which is passed on to the worker. A chunk is answered by a `want`, a grant and a quarter
-/// of an acknowledgement, which are 25 where each is a message of its own.
-pub const STEPS_EARNED_BY_A_FRAME: u64 = 32;
+/// Steps that a frame of a call or of bulk earns which is passed on to the worker. A chunk is answered by a grant, at the end of an expert
+/// by a `have` and another `want`, and by a quarter of an acknowledgement, which are 36 where each is a message of its own.
+pub const STEPS_EARNED_BY_A_FRAME: u64 = 64;
 
 /// Steps that may be saved up of those. The answers to all calls that may be open, 4,096, are 45,056 as messages of their own; those to a
-/// full window of bulk are 12,800.
-pub const MOST_STEPS_SAVED: u64 = 65_536;
+/// full window of bulk are 18,432.
+pub const MOST_STEPS_SAVED: u64 = 131_072;
 
 /// The longest time for which one message has its link not read: it is full of frames without a payload.
 pub const LONGEST_REST: Duration =
@@ -187,7 +187,7 @@ mod tests {
         let chunks = MAX_BULK_WINDOW_BYTES / MAX_BULK_PAYLOAD_BYTES as u64;
         let lone = STEPS_OF_A_MESSAGE + 1;
         assert!(MAX_METERED_CALLS as u64 * lone + chunks * STEPS_EARNED_BY_A_FRAME <= MOST_STEPS_SAVED);
-        assert!(lone * 2 + lone.div_ceil(4) <= STEPS_EARNED_BY_A_FRAME);
+        assert!(lone * 3 + lone.div_ceil(4) <= STEPS_EARNED_BY_A_FRAME);
         assert!(LONGEST_REST < Duration::from_millis(500));
     }
 }
