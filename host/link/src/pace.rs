@@ -2,9 +2,10 @@
 //!
 //! Calls, results and bulk are bounded by credit, and by the end that takes them. What else comes - pings, WebSocket's own, grants,
 //! acknowledgements, frames of a few bytes - is bounded by the line alone, and a message of it costs the hub as much as one of calls does.
-//! So it is counted, in steps. A worker has so many a second, and more for each frame of a call or of bulk that is passed on to it, since
-//! that is what an honest one answers: a chunk with a grant, a `have`, the next `want` and a part of an acknowledgement, a call with its
-//! result. Thousands of calls a second and a download as fast as the line use none of what time brings.
+//! So it is counted, in steps. A worker has so many a second, and more for each frame of a call or of bulk that is passed on to it and for
+//! each expert that is assigned to it, since that is what an honest one answers: a chunk with a grant, a `have`, the next `want` and a part
+//! of an acknowledgement, a call with its result. Thousands of calls a second and a download as fast as the line use none of what time
+//! brings.
 //!
 //! A worker that has used its steps up is not read until time has brought what it owes: [`LONGEST_REST`] at most for one message. Its
 //! messages wait in the connection meanwhile, and then at the worker. Nothing else happens to it.
@@ -24,8 +25,9 @@ pub const STEPS_PER_SECOND: u64 = 10_000;
 /// Steps of a message that carries next to nothing: it wakes a task, and its answer is written by itself.
 pub const STEPS_OF_A_MESSAGE: u64 = 10;
 
-/// Steps that a frame of a call or of bulk earns which is passed on to the worker. A chunk is answered by a grant, at the end of an expert
-/// by a `have` and another `want`, and by a quarter of an acknowledgement, which are 36 where each is a message of its own.
+/// Steps that a frame of a call or of bulk earns which is passed on to the worker, and an expert that is assigned to it. A chunk is answered
+/// by a grant, at the end of an expert by a `have` and another `want`, and by a quarter of an acknowledgement, which are 36 where each is a
+/// message of its own.
 pub const STEPS_EARNED_BY_A_FRAME: u64 = 64;
 
 /// Steps that may be saved up of those. The answers to all calls that may be open, 4,096, are 45,056 as messages of their own; those to a
@@ -79,7 +81,7 @@ impl Pace {
         Pace { left: RESTED, latest: now }
     }
 
-    /// Books `steps`, and what `earned` frames earned since it was asked last. Until when nothing is to be read, where something is owed.
+    /// Books `steps`, and what `earned` frames and experts earned since it was asked last. Until when nothing is to be read, where something is owed.
     pub(crate) fn spend(&mut self, steps: u64, earned: u64, now: Instant) -> Option<Instant> {
         let passed = now.saturating_duration_since(self.latest);
         self.latest = self.latest.max(now);

@@ -143,7 +143,7 @@ pub(crate) struct Shared {
     is_bulk_apart: AtomicBool,
     /// At the hub: how fast the holder is read, over all of its connections.
     pace: Mutex<Pace>,
-    /// Frames of calls and bulk that were passed on since the pace was looked at.
+    /// What was passed on, since the pace was looked at, that the holder answers.
     passed_on: AtomicU64,
 }
 

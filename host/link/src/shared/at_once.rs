@@ -40,7 +40,7 @@ impl Shared {
     /// urgent.
     pub(crate) async fn relay(&self, relay: Relay) -> Result<(), LinkError> {
         let is_small = relay.len() <= AT_ONCE_BYTES && !relay.is_bulk_alone();
-        let carrying = relay.carrying();
+        let answerable = relay.answerable();
         let is_first = loop {
             let room = self.room.notified();
             tokio::pin!(room);
@@ -56,7 +56,7 @@ impl Shared {
             }
             room.await;
         };
-        self.passed_on.fetch_add(carrying, Ordering::Relaxed);
+        self.passed_on.fetch_add(answerable, Ordering::Relaxed);
         if !(is_small && is_first && self.write_here()) {
             self.work.notify_one();
             self.bulk_work.notify_one();

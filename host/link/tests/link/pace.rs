@@ -105,3 +105,19 @@ async fn a_worker_that_answers_what_it_is_sent_is_never_held_up() {
     let took = began.elapsed();
     assert!(took < Duration::from_millis(100), "{took:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_has_all_that_it_is_assigned_says_so_of_each_at_once() {
+    const EXPERTS: usize = 3_000;
+    let (mut worker, mut backbone, _totals) = session(&LinkOptions::default()).await;
+    let began = Instant::now();
+    // Nobody reads it here: name, digest and length of each.
+    backbone.sender.send(Kind::Assign, PAIR_STREAM, vec![5; 4 + 44 * EXPERTS]).await.unwrap();
+    assert_eq!(worker.receiver.recv().await.unwrap().kind, Kind::Assign);
+    for _ in 0..EXPERTS {
+        worker.sender.send(Kind::Have, PAIR_STREAM, vec![6; 50]).await.unwrap();
+        assert_eq!(backbone.receiver.recv().await.unwrap().kind, Kind::Have);
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(100), "{took:?}");
+}
