@@ -3,19 +3,23 @@
 
 #![allow(clippy::unwrap_used)] // a test that unwraps fails, which is what it should do
 
+mod front;
 mod raw_link;
 mod scene;
 
 use std::sync::Arc;
 
+use front::Front;
 use futures_util::{SinkExt as _, StreamExt as _};
 use kvasir_link::{
     LONGEST_REST, MOST_STEPS_SAVED, STEPS_EARNED_BY_A_FRAME, STEPS_OF_A_MESSAGE, STEPS_PER_SECOND,
 };
 use kvasir_wire::{
     frame::{Kind, frames},
+    id::Nonce,
     limits::MAX_MESSAGE_BYTES,
     message::Ping,
+    ticket::Role,
 };
 use raw_link::RawLink;
 use scene::*;
@@ -50,6 +54,42 @@ async fn a_flood_of_pings_is_slowed_and_ends_nothing_and_others_are_served_meanw
     assert_eq!(receipt.billed().get(), 100);
     patiently(flood).await.unwrap();
     patiently(fragments).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_byte_a_record_of_tls_is_slowed_at_the_edge_and_ends_nothing() {
+    /// Of 30 bytes each, which are as many records: the steps of three seconds.
+    const PINGS: u64 = 1_000;
+    let scene = Scene::start(Arc::new(MemoryLedger::default())).await;
+    let front = Front::start(&scene).await;
+    let (mut worker, mut backbone, _control) = scene.pair(&key(2), &key(3)).await;
+    let flooder = key(4);
+    let ticket = scene.ticket(Role::Worker, &flooder);
+    let mut link = RawLink::over(front.dial(front.client_config()).await, "/v1/worker", &ticket).await;
+    let handshake = link.hello(&ticket, &flooder, Nonce([1; 32])).await;
+    let challenge = link.expect(Kind::Challenge).await;
+    let (_, proof) = handshake.challenge(&challenge, &flooder).unwrap();
+    link.send(Kind::Proof, &proof).await;
+    link.expect(Kind::Welcome).await;
+    let flood = tokio::spawn(async move {
+        for number in 0..PINGS {
+            let ping = masked(0x82, &link.frame(Kind::Ping, &Ping { number }.encode()));
+            let stream = link.socket.get_mut();
+            for byte in ping {
+                stream.write_all(&[byte]).await.unwrap();
+                stream.flush().await.unwrap();
+            }
+        }
+        loop {
+            let pong = Ping::decode(&link.awaited(Kind::Pong).await).unwrap();
+            if pong.number == PINGS - 1 {
+                return;
+            }
+        }
+    });
+    let receipt = whole_session(&mut worker, &mut backbone, &[(10, 20), (30, 40)]).await;
+    assert_eq!(receipt.billed().get(), 100);
+    patiently(flood).await.unwrap();
 }
 
 #[test]

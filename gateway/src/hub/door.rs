@@ -4,7 +4,7 @@
 //! as an HTTP refusal before the upgrade and as a `refuse` frame after it.
 
 use kvasir_link::{
-    Accepted, BACKBONE_PATH, FewFragments, LinkError, LinkOptions, SUBPROTOCOL, WORKER_PATH, accept,
+    Accepted, BACKBONE_PATH, Fragments, LinkError, LinkOptions, Paced, SUBPROTOCOL, WORKER_PATH, accept,
     fresh_nonce, unix_now, websocket_config,
 };
 use kvasir_wire::{
@@ -26,8 +26,8 @@ use crate::{
 
 const PATHS: [&str; 4] = [WORKER_PATH, BACKBONE_PATH, READY_PATH, STATUS_PATH];
 
-/// A connection that was upgraded.
-pub type Upgraded = FewFragments<TcpStream>;
+/// A connection that was upgraded. Small fragments of messages have the pace of a link there.
+pub type Upgraded = Paced<TcpStream, Fragments>;
 
 /// What a connection turned out to be.
 pub enum Visit {

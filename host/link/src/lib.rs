@@ -23,6 +23,7 @@ mod liveness;
 mod opening;
 mod options;
 mod pace;
+mod paced;
 mod reader;
 mod redial;
 mod relay;
@@ -34,7 +35,7 @@ mod writer;
 pub use backoff::Backoff;
 pub use dial::{TlsTrust, connect_backbone, connect_worker};
 pub use error::LinkError;
-pub use fragments::FewFragments;
+pub use fragments::Fragments;
 pub use holder::{Connected, Session, connect_over};
 pub use hub::{Accepted, HubLink, HubReceiver, HubResumer, HubSender, Incoming, accept};
 pub use kvasir_wire::assemble::Payload;
@@ -42,6 +43,7 @@ pub use options::{BACKBONE_RESUME, LinkOptions, websocket_config};
 pub use pace::{
     LONGEST_REST, MOST_STEPS_SAVED, STEPS_EARNED_BY_A_FRAME, STEPS_OF_A_MESSAGE, STEPS_PER_SECOND,
 };
+pub use paced::{Paced, Small};
 pub use reader::LinkReceiver;
 pub use relay::Relay;
 pub use shared::{LinkSender, Standing};

@@ -81,7 +81,7 @@ impl Pace {
         Pace { left: RESTED, latest: now }
     }
 
-    /// Books `steps`, and what `earned` frames and experts earned since it was asked last. Until when nothing is to be read, where something is owed.
+    /// Books `steps`, and those that were earned since it was asked last. Until when nothing is to be read, where something is owed.
     pub(crate) fn spend(&mut self, steps: u64, earned: u64, now: Instant) -> Option<Instant> {
         let passed = now.saturating_duration_since(self.latest);
         self.latest = self.latest.max(now);
@@ -89,8 +89,7 @@ impl Pace {
             let passed = i64::try_from(passed.as_nanos()).unwrap_or(i64::MAX);
             self.left = self.left.saturating_add(passed).min(RESTED);
         }
-        let earned = nanos_of(earned.saturating_mul(STEPS_EARNED_BY_A_FRAME));
-        self.left = self.left.saturating_add(earned).min(MOST).saturating_sub(nanos_of(steps));
+        self.left = self.left.saturating_add(nanos_of(earned)).min(MOST).saturating_sub(nanos_of(steps));
         let owed = Duration::from_nanos(self.left.min(0).unsigned_abs());
         (owed >= SHORTEST_REST).then(|| now + owed)
     }

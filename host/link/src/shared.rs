@@ -25,7 +25,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::desk::WriteHere;
 use crate::error::LinkError;
-use crate::pace::Pace;
+use crate::pace::{Pace, STEPS_EARNED_BY_A_FRAME};
 use crate::relay::RelayQueue;
 
 use bulk::{BulkPath, Dialled};
@@ -374,7 +374,7 @@ impl Shared {
         if steps == 0 {
             return None;
         }
-        let earned = self.passed_on.swap(0, Ordering::Relaxed);
+        let earned = self.passed_on.swap(0, Ordering::Relaxed).saturating_mul(STEPS_EARNED_BY_A_FRAME);
         // As with the outbox: a panic leaves numbers.
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         pace.spend(steps, earned, Instant::now())
