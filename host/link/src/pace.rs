@@ -104,15 +104,15 @@ pub(crate) async fn rest(until: Option<Instant>) {
 }
 
 /// Reads on until the other side's close and drops what comes, so that last words are not lost to a reset. `spend` books the steps of
-/// what is small, and says how long to rest.
+/// that, and says how long to rest: a flood does not become a faster one since it was refused. Nothing here is looked into, so all of it
+/// counts as what is on the control lane does.
 pub(crate) async fn read_out<T>(stream: &mut T, mut spend: impl FnMut(u64) -> Option<Instant>)
 where
     T: Stream<Item = Result<Message, Error>> + Unpin,
 {
     while let Some(Ok(message)) = stream.next().await {
-        if (message.len() as u64) < LITTLE
-            && let Some(until) = spend(STEPS_OF_A_MESSAGE)
-        {
+        let steps = STEPS_OF_A_MESSAGE + message.len() as u64 / CONTROL_BYTES_OF_A_STEP;
+        if let Some(until) = spend(steps) {
             sleep_until(until).await;
         }
     }

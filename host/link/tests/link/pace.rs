@@ -8,6 +8,7 @@ use kvasir_link::{LinkOptions, STEPS_OF_A_MESSAGE, STEPS_PER_SECOND};
 use kvasir_wire::frame::{Kind, PAIR_STREAM};
 use kvasir_wire::handshake::Features;
 use kvasir_wire::message::Ping;
+use kvasir_wire::refusal::{Refusal, RefusalCode};
 use kvasir_wire::ticket::Role;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -82,6 +83,24 @@ async fn who_has_not_proved_its_key_is_read_as_slowly() {
     }
     is_what_was_owed(began.elapsed());
     assert!(!hub.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_that_was_refused_becomes_no_faster_one() {
+    const PINGS: usize = 1_000;
+    let (mut holder, mut link, _) = RawHolder::admitted(Features::NONE, &key(2)).await;
+    let refusal = Refusal::new(RefusalCode::LimitReached, "enough", "nothing");
+    link.sender.refuse(refusal);
+    link.receiver.next().await.unwrap_err();
+    let lingering = tokio::spawn(link.receiver.linger(Duration::from_secs(3_600)));
+    let began = Instant::now();
+    // Each is dropped, and counts by its bytes; the last ones wait in the connection.
+    for _ in 0..STEPS / (STEPS_OF_A_MESSAGE + PINGS as u64 * 24 / 1024) {
+        holder.send_together(PINGS, Kind::Ping, &Ping { number: 1 }.encode()).await;
+    }
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(1_800) && took < Duration::from_secs(3), "{took:?}");
+    assert!(!lingering.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
