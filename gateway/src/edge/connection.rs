@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use kvasir_link::{WORKER_PATH, connect_tcp};
+use kvasir_link::{Paced, WORKER_PATH, connect_tcp};
 use kvasir_wire::ticket::Role;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -20,6 +20,7 @@ use super::{
     OwnTls, Shared,
     pass_through::{self, NotPassed, Passed, Routed},
     proxy_header::{self, ProxyHeaderError},
+    records::Records,
     replayed::Replayed,
     slots::{Cap, Slot},
     splice::{SpliceEnd, Spliced, splice_metered},
@@ -96,10 +97,13 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAd
     }
 }
 
+/// A connection whose TLS ends here.
+type Client = Paced<Replayed<TcpStream>, Records>;
+
 /// What a connection has become.
 enum Joined {
     /// A worker's, whose TLS ends here, and the hub's.
-    Session(Box<TlsStream<Replayed<TcpStream>>>, TcpStream),
+    Session(Box<TlsStream<Client>>, TcpStream),
     /// One whose TLS ends at a backend.
     Passed(Passed),
     /// An ACME server's, which has seen what it came for.
@@ -107,11 +111,7 @@ enum Joined {
 }
 
 /// Bytes between a worker and the hub, to the end of it.
-async fn session(
-    shared: &Shared,
-    mut client: Box<TlsStream<Replayed<TcpStream>>>,
-    mut hub: TcpStream,
-) -> Spliced {
+async fn session(shared: &Shared, mut client: Box<TlsStream<Client>>, mut hub: TcpStream) -> Spliced {
     shared.metrics.door.handshakes.count("spliced");
     let mut open = shared.metrics.door.session();
     let limits = shared.options.splice;
@@ -193,6 +193,7 @@ async fn join(
         Routed::Own(own, stream) => (own, stream),
         Routed::Passed(passed) => return Ok(Joined::Passed(passed)),
     };
+    let stream = Client::new(stream, b"");
     let mut client = TlsAcceptor::from(own.config.clone()).accept(stream).await.map_err(NotJoined::Tls)?;
     if client.get_ref().1.alpn_protocol() == Some(PROTOCOL) {
         // The handshake was the answer. Nothing is said inside, and nothing that comes is looked at.

@@ -10,6 +10,7 @@ mod connection;
 mod metrics;
 pub mod pass_through;
 pub mod proxy_header;
+mod records;
 mod refusals;
 mod replayed;
 mod report;

@@ -4,6 +4,9 @@
 //! that ten thousand idle sessions stay cheap and a busy one stays fast. A direction that ends is passed on as a half
 //! close; the other may then go on for as long as it makes progress within the linger time. One watchdog looks at the
 //! connection as a whole: progress in either direction counts, since a one-way stream is a healthy one.
+//!
+//! A direction that never has to wait lets others have their turn after 256 KiB: what a peer floods its connection with is not to hold
+//! up the connections that the same thread serves.
 
 use std::{
     future::poll_fn,
@@ -23,6 +26,8 @@ use tokio::{
 pub const SMALL_BUFFER: usize = 4 * 1024;
 /// Most bytes of a direction's buffer.
 pub const LARGE_BUFFER: usize = 64 * 1024;
+/// Bytes that a direction moves at most before it is another connection's turn: a fraction of a millisecond, with TLS.
+pub const TURN_BYTES: usize = 256 * 1024;
 /// A direction has to move this many bytes before its buffer grows.
 const GROW_AFTER: u64 = 128 * 1024;
 /// A splice that stood still this long gives its large buffers back.
@@ -212,7 +217,7 @@ impl Direction {
         }
     }
 
-    /// Moves what can be moved now. Ready once the end of the reader has been passed on to the writer.
+    /// Moves what can be moved now, a turn's worth at most. Ready once the end of the reader has been passed on to the writer.
     fn poll<R, W>(
         &mut self,
         context: &mut Context<'_>,
@@ -226,7 +231,12 @@ impl Direction {
         if self.done {
             return Poll::Ready(Ok(()));
         }
+        let mut turn = 0;
         loop {
+            if turn >= TURN_BYTES {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             if self.start == self.end && !self.read_ended {
                 self.start = 0;
                 self.end = 0;
@@ -253,6 +263,7 @@ impl Direction {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
                 self.start += written;
+                turn += written;
                 self.moved += written as u64;
                 self.moved_in_all.inc_by(written as u64);
                 self.unflushed = true;
@@ -289,6 +300,13 @@ impl Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+        task::{Wake, Waker},
+    };
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     fn pattern(length: usize, seed: u32) -> Vec<u8> {
@@ -361,6 +379,31 @@ mod tests {
         let (mut far, _hub) = duplex(64);
         client.shutdown().await.unwrap();
         assert!(matches!(splice(&mut near, &mut far, limits).await.end, SpliceEnd::Lingered));
+    }
+
+    /// Whether it was woken.
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_direction_that_never_waits_lets_others_have_their_turn_and_goes_on_at_once() {
+        let (mut flood, mut taken) = (tokio::io::repeat(7), tokio::io::sink());
+        let mut direction = Direction::new(Counter::default(), &Gauge::default());
+        for turn in 1..=3 {
+            let woken = Arc::new(Woken::default());
+            let waker = Waker::from(Arc::clone(&woken));
+            let moved = direction.poll(&mut Context::from_waker(&waker), &mut flood, &mut taken);
+            assert!(moved.is_pending());
+            assert!(woken.0.load(Ordering::Relaxed), "it is its turn again without an event");
+            let most = turn * (TURN_BYTES + LARGE_BUFFER) as u64;
+            assert!((turn * TURN_BYTES as u64..most).contains(&direction.moved), "{}", direction.moved);
+        }
     }
 
     #[test]

@@ -9,10 +9,10 @@ use kvasir_wire::{
     refusal::{Refusal, RefusalCode},
     ticket::Role,
 };
-use tokio::net::TcpStream;
 
 use super::{
     Hub,
+    door::Upgraded,
     meter::RoundTrip,
     pairing::{restarting, unexpected},
     session::LINGER,
@@ -73,7 +73,7 @@ pub(super) async fn serve_control(hub: &Hub, mut link: HubLink, offer: BackboneO
 }
 
 /// Hands a data link to the worker's task that waits for it, or sends it away.
-pub(super) async fn serve_data_link(hub: &Hub, accepted: Accepted<TcpStream>, session: SessionId) {
+pub(super) async fn serve_data_link(hub: &Hub, accepted: Accepted<Upgraded>, session: SessionId) {
     let key = accepted.admission.holder;
     let answer = match hub.registry.claim(session, &key) {
         Ok(answer) => answer,

@@ -4,8 +4,8 @@
 //! as an HTTP refusal before the upgrade and as a `refuse` frame after it.
 
 use kvasir_link::{
-    Accepted, BACKBONE_PATH, LinkError, LinkOptions, SUBPROTOCOL, WORKER_PATH, accept, fresh_nonce, unix_now,
-    websocket_config,
+    Accepted, BACKBONE_PATH, Fragments, LinkError, LinkOptions, Paced, SUBPROTOCOL, WORKER_PATH, accept,
+    fresh_nonce, unix_now, websocket_config,
 };
 use kvasir_wire::{
     handshake::HubIdentity,
@@ -26,10 +26,13 @@ use crate::{
 
 const PATHS: [&str; 4] = [WORKER_PATH, BACKBONE_PATH, READY_PATH, STATUS_PATH];
 
+/// A connection that was upgraded. Small fragments of messages have the pace of a link there.
+pub type Upgraded = Paced<TcpStream, Fragments>;
+
 /// What a connection turned out to be.
 pub enum Visit {
     /// A holder that proved its key; the hub has still to admit it.
-    Link(Box<Accepted<TcpStream>>),
+    Link(Box<Accepted<Upgraded>>),
     /// Someone asks whether the hub takes connections; the answer is the caller's to write.
     Ready(TcpStream),
     /// Someone asks for the status report.
@@ -101,6 +104,7 @@ pub async fn enter(
     );
     stream.write_all(answer.as_bytes()).await?;
     let rest = head.rest().to_vec();
+    let stream = Upgraded::new(stream, &rest);
     let socket =
         WebSocketStream::from_partially_read(stream, rest, WebSocketRole::Server, Some(websocket_config()))
             .await;

@@ -13,9 +13,8 @@ use kvasir_wire::{
     refusal::{Refusal, RefusalCode},
     ticket::Role,
 };
-use tokio::net::TcpStream;
 
-use super::{Hub, meter::SessionMeter};
+use super::{Hub, door::Upgraded, meter::SessionMeter};
 
 /// The links of a session whose ends may come back over another connection.
 #[derive(Clone, Debug)]
@@ -37,7 +36,7 @@ impl Ends {
 }
 
 /// Hands a connection to the link that it is for, or sends it away.
-pub(super) async fn serve(hub: &Hub, accepted: Accepted<TcpStream>, resumption: Resumption) {
+pub(super) async fn serve(hub: &Hub, accepted: Accepted<Upgraded>, resumption: Resumption) {
     let Resumption { role, session, received } = resumption;
     let key = accepted.admission.holder;
     let ends = match ends_for(hub, session, role, &key) {
@@ -59,7 +58,7 @@ pub(super) async fn serve(hub: &Hub, accepted: Accepted<TcpStream>, resumption: 
 }
 
 /// Has a worker's bulk go over this connection, or sends it away.
-pub(super) async fn carry_bulk(hub: &Hub, accepted: Accepted<TcpStream>, bulk: BulkConnection) {
+pub(super) async fn carry_bulk(hub: &Hub, accepted: Accepted<Upgraded>, bulk: BulkConnection) {
     let BulkConnection { session, connection } = bulk;
     let key = accepted.admission.holder;
     let ends = match ends_for(hub, session, Role::Worker, &key).and_then(|ends| offered(ends, session)) {

@@ -31,6 +31,7 @@ use crate::error::LinkError;
 use crate::liveness::{Liveness, Tick};
 use crate::opening::{Opening, within};
 use crate::options::{BACKBONE_RESUME, LinkOptions};
+use crate::pace::{STEPS_OF_A_MESSAGE, read_out, rest, steps_of};
 use crate::reader::{MessageStream, binary, decoded, nothing};
 use crate::relay::Relay;
 use crate::shared::{Resumable, Shared, Standing, normal_close};
@@ -96,8 +97,11 @@ where
             assembler: opening.assembler,
             waiting: opening.waiting.into_iter().map(Incoming::Own).collect(),
             sender: party(role),
+            holder: admission.holder,
             is_control: matches!(admission.purpose, Purpose::Control(_)),
             liveness: Liveness::new(options.ping_after, options.dead_after, spread[0], Instant::now()),
+            rests_until: None,
+            has_rested: false,
             shared: Arc::clone(&shared),
         };
         Ok(HubLink { sender: HubSender { shared }, receiver, admission, takes_bulk })
@@ -246,8 +250,13 @@ pub struct HubReceiver {
     assembler: Assembler,
     waiting: std::collections::VecDeque<Incoming>,
     sender: Party,
+    holder: PublicKey,
     is_control: bool,
     liveness: Liveness,
+    /// Nothing is read before then: the holder has said more small things than its work asks for.
+    rests_until: Option<Instant>,
+    /// Whether it ever came to that, which is said once.
+    has_rested: bool,
     shared: Arc<Shared>,
 }
 
@@ -281,18 +290,27 @@ impl HubReceiver {
     /// After the link was closed or refused: reads on until the other side's close, at most so long, so that the last
     /// words are not lost to a reset. What still comes is dropped.
     pub async fn linger(mut self, within: Duration) {
-        let _ = timeout(within, async { while let Some(Ok(_)) = self.stream.next().await {} }).await;
+        let (shared, is_paced) = (Arc::clone(&self.shared), self.is_paced());
+        let spend = |steps| if is_paced { shared.spend(steps) } else { None };
+        let _ = timeout(within, read_out(&mut self.stream, spend)).await;
     }
 
     async fn step(&mut self) -> Result<(), LinkError> {
         tokio::select! {
-            message = self.stream.next() => {
+            message = self.stream.next(), if self.rests_until.is_none() => {
                 self.liveness.heard(Instant::now());
                 match binary(message) {
                     Ok(Some(bytes)) => self.take(bytes),
-                    Ok(None) => Ok(()),
+                    Ok(None) => {
+                        self.spend(STEPS_OF_A_MESSAGE);
+                        Ok(())
+                    }
                     Err(error) => self.lose(error),
                 }
+            }
+            () = rest(self.rests_until) => {
+                self.rests_until = None;
+                Ok(())
             }
             () = sleep_until(self.liveness.due()), if self.shared.is_in_use(self.connection) => {
                 let now = Instant::now();
@@ -310,6 +328,23 @@ impl HubReceiver {
                 Ok(())
             }
             error = self.shared.ended() => Err(error),
+        }
+    }
+
+    /// Whether its holder is read with pauses where it says too much: a worker's, since a backbone is the operator's own.
+    fn is_paced(&self) -> bool {
+        self.sender == Party::Worker
+    }
+
+    /// Books steps of the holder's.
+    fn spend(&mut self, steps: u64) {
+        if !self.is_paced() {
+            return;
+        }
+        self.rests_until = self.shared.spend(steps);
+        if self.rests_until.is_some() && !self.has_rested {
+            self.has_rested = true;
+            tracing::info!(worker = %self.holder, "it says more small things than its work asks for: it is read with pauses");
         }
     }
 
@@ -340,6 +375,7 @@ impl HubReceiver {
             headers.push(*header);
             Ok(())
         })?;
+        self.spend(steps_of(&headers));
         if class == MessageClass::Pair {
             self.waiting.push_back(Incoming::Relay(Relay { bytes, headers }));
             return Ok(());

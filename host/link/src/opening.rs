@@ -11,12 +11,13 @@ use kvasir_wire::refusal::Refusal;
 use kvasir_wire::schedule::{Outgoing, Scheduler};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::error::LinkError;
 use crate::options::LinkOptions;
+use crate::pace::{Pace, STEPS_OF_A_MESSAGE, read_out};
 use crate::reader::{LinkReceiver, Reader, binary, decoded};
 use crate::redial::Redial;
 use crate::shared::{LinkSender, Resumable, Shared, close_frame};
@@ -28,6 +29,8 @@ pub(crate) struct Opening<S> {
     pub(crate) scheduler: Scheduler,
     pub(crate) assembler: Assembler,
     pub(crate) waiting: VecDeque<Payload>,
+    pace: Pace,
+    rests_until: Option<Instant>,
 }
 
 impl<S> Opening<S>
@@ -35,7 +38,14 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     pub(crate) fn new(socket: WebSocketStream<S>, assembler: Assembler) -> Self {
-        Opening { socket, scheduler: Scheduler::new(), assembler, waiting: VecDeque::new() }
+        Opening {
+            socket,
+            scheduler: Scheduler::new(),
+            assembler,
+            waiting: VecDeque::new(),
+            pace: Pace::new(Instant::now()),
+            rests_until: None,
+        }
     }
 
     pub(crate) async fn send(&mut self, kind: Kind, payload: Vec<u8>) -> Result<(), LinkError> {
@@ -58,7 +68,12 @@ where
                     found => Err(LinkError::Unexpected { found: found.name().to_owned(), expected }),
                 };
             }
+            if let Some(until) = self.rests_until.take() {
+                sleep_until(until).await;
+            }
             let message = self.socket.next().await;
+            // Everything here is small.
+            self.rests_until = self.pace.spend(STEPS_OF_A_MESSAGE, 0, Instant::now());
             let Some(bytes) = binary(message)? else { continue };
             for frame in frames(&bytes)? {
                 let frame = frame?;
@@ -93,7 +108,7 @@ where
     /// Sends a close, and reads on until the other side's.
     async fn close(&mut self, error: &LinkError) -> Result<(), LinkError> {
         self.socket.send(Message::Close(Some(close_frame(error)))).await?;
-        while let Some(Ok(_)) = self.socket.next().await {}
+        read_out(&mut self.socket, |steps| self.pace.spend(steps, 0, Instant::now())).await;
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use kvasir_wire::frame::{Header, Lane};
+use kvasir_wire::frame::{Header, Kind, Lane};
 use kvasir_wire::limits::MAX_MESSAGE_BYTES;
 use tokio_tungstenite::tungstenite::Bytes;
 
@@ -36,12 +36,25 @@ impl Relay {
         self.lanes() == (true, true)
     }
 
+    /// What in it the end that it is for answers: frames of calls and bulk, and experts that are assigned.
+    pub(crate) fn answerable(&self) -> u64 {
+        let answers = |header: &Header| match (header.kind, header.lane()) {
+            (Kind::Assign, _) => u64::from(header.length / ASSIGNED_BYTES),
+            (_, Lane::Control) => 0,
+            (_, Lane::Dispatch | Lane::Bulk) => 1,
+        };
+        self.headers.iter().map(answers).sum()
+    }
+
     /// Whether there is a bulk frame in it, and whether there is another.
     fn lanes(&self) -> (bool, bool) {
         let bulk = self.headers.iter().filter(|header| header.lane() == Lane::Bulk).count();
         (bulk > 0, bulk < self.headers.len())
     }
 }
+
+/// Bytes of an expert in an `assign`: its name, its digest, its blob's length.
+const ASSIGNED_BYTES: u32 = 44;
 
 /// What waits to be written.
 ///
@@ -126,7 +139,7 @@ impl RelayQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvasir_wire::frame::{Kind, PAIR_STREAM};
+    use kvasir_wire::frame::PAIR_STREAM;
 
     /// A message of these kinds whose first byte is its number.
     fn relay(number: u8, kinds: &[Kind]) -> Relay {
@@ -184,6 +197,16 @@ mod tests {
         assert!(queue.has_room(&relay(2, &[Kind::Call])));
         queue.push(relay(2, &[Kind::Call]));
         assert_eq!(queue.pop().unwrap()[0], 2);
+    }
+
+    #[test]
+    fn calls_chunks_and_each_expert_that_is_assigned_are_answered() {
+        use Kind::{Assign, Call, Chunk, Credit, Ping, Pong};
+        assert_eq!(relay(1, &[Call, Chunk]).answerable(), 2);
+        assert_eq!(relay(1, &[Ping, Pong, Credit]).answerable(), 0);
+        let mut assigns = relay(1, &[Assign]);
+        assigns.headers[0].length = 4 + 100 * ASSIGNED_BYTES;
+        assert_eq!(assigns.answerable(), 100);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::desk::WriteHere;
 use crate::error::LinkError;
+use crate::pace::{Pace, STEPS_EARNED_BY_A_FRAME};
 use crate::relay::RelayQueue;
 
 use bulk::{BulkPath, Dialled};
@@ -140,6 +141,10 @@ pub(crate) struct Shared {
     dialled: Mutex<Dialled>,
     /// At a worker: bulk comes over a second connection, and its round trips are measured there.
     is_bulk_apart: AtomicBool,
+    /// At the hub: how fast the holder is read, over all of its connections.
+    pace: Mutex<Pace>,
+    /// What was passed on, since the pace was looked at, that the holder answers.
+    passed_on: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -211,6 +216,8 @@ impl Shared {
             next_ping: AtomicU64::new(1),
             dialled: Mutex::default(),
             is_bulk_apart: AtomicBool::new(false),
+            pace: Mutex::new(Pace::new(Instant::now())),
+            passed_on: AtomicU64::new(0),
         })
     }
 
@@ -360,6 +367,17 @@ impl Shared {
         self.outbox().scheduler.grant(lane, bytes)?;
         self.work.notify_one();
         Ok(())
+    }
+
+    /// Books steps of the holder's. Until when it is not to be read, where it owes some.
+    pub(crate) fn spend(&self, steps: u64) -> Option<Instant> {
+        if steps == 0 {
+            return None;
+        }
+        let earned = self.passed_on.swap(0, Ordering::Relaxed).saturating_mul(STEPS_EARNED_BY_A_FRAME);
+        // As with the outbox: a panic leaves numbers.
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        pace.spend(steps, earned, Instant::now())
     }
 
     /// Sends a ping that nobody waits for.

@@ -39,7 +39,7 @@ pub enum Answers {
 }
 
 /// Pings before an answer of [`Answers::Pings`], on each stream that takes them.
-const PINGS: u64 = 100;
+const PINGS: u64 = 25;
 
 /// Starts it; it ends when its link does, and says how that was.
 pub fn start(scene: &Scene, answers: Answers) -> JoinHandle<LinkError> {

@@ -12,11 +12,12 @@ use futures_util::stream::SplitStream;
 use kvasir_wire::assemble::Assembler;
 use kvasir_wire::frame::{HUB_STREAM, Kind, frames};
 use kvasir_wire::handshake::Welcome;
+use kvasir_wire::limits::HEADER_BYTES;
 use kvasir_wire::message::{Ack, Ping};
 use kvasir_wire::refusal::Refusal;
 use kvasir_wire::schedule::{Outgoing, Scheduler};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::timeout;
+use tokio::time::{sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Bytes;
 
@@ -24,6 +25,7 @@ use super::{Accepted, HubResumer, before_the_welcome};
 use crate::error::LinkError;
 use crate::opening::{Opening, within};
 use crate::options::LinkOptions;
+use crate::pace::STEPS_OF_A_MESSAGE;
 use crate::reader::{binary, decoded};
 use crate::shared::{Shared, is_cut};
 use crate::unix_now;
@@ -111,9 +113,17 @@ impl Worker<'_> {
     {
         // It is the worker that pings here.
         let silence = options.ping_after + options.dead_after;
+        let mut rests_until = None;
         loop {
+            if let Some(until) = rests_until {
+                sleep_until(until).await;
+            }
             let message = timeout(silence, stream.next()).await.map_err(|_| LinkError::Silent(silence))?;
-            let Some(bytes) = binary(message)? else { continue };
+            let bytes = binary(message)?;
+            // One account for both connections: what was passed on here is answered there, and the other way round.
+            let count = bytes.as_ref().map_or(0, |bytes| bytes.len() / HEADER_BYTES);
+            rests_until = self.shared.spend(STEPS_OF_A_MESSAGE + count as u64);
+            let Some(bytes) = bytes else { continue };
             for frame in frames(&bytes)? {
                 let Some(payload) = self.assembler.accept(frame?)? else { continue };
                 match (payload.kind, payload.stream) {

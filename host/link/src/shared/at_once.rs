@@ -3,6 +3,7 @@
 //! A thread that computes, sends and then waits for the answer gains the time that the task that writes takes to wake: on a machine
 //! that is idle meanwhile that is more than a small message takes to write. At the hub it is the way through that task.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use kvasir_wire::schedule::Outgoing;
@@ -39,6 +40,7 @@ impl Shared {
     /// urgent.
     pub(crate) async fn relay(&self, relay: Relay) -> Result<(), LinkError> {
         let is_small = relay.len() <= AT_ONCE_BYTES && !relay.is_bulk_alone();
+        let answerable = relay.answerable();
         let is_first = loop {
             let room = self.room.notified();
             tokio::pin!(room);
@@ -54,6 +56,7 @@ impl Shared {
             }
             room.await;
         };
+        self.passed_on.fetch_add(answerable, Ordering::Relaxed);
         if !(is_small && is_first && self.write_here()) {
             self.work.notify_one();
             self.bulk_work.notify_one();

@@ -9,6 +9,7 @@ mod dialling;
 mod doctor;
 mod ends;
 mod flow;
+mod pace;
 mod parties;
 mod raw_holder;
 mod refusals;

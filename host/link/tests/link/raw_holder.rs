@@ -51,11 +51,28 @@ impl RawHolder {
     }
 
     pub async fn send(&mut self, kind: Kind, payload: &[u8]) {
+        let frame = self.frame(kind, payload);
+        self.socket.send(Message::Binary(frame.into())).await.unwrap();
+    }
+
+    /// The same payload so many times, in one message.
+    pub async fn send_together(&mut self, count: usize, kind: Kind, payload: &[u8]) {
+        let frames: Vec<Vec<u8>> = (0..count).map(|_| self.frame(kind, payload)).collect();
+        self.socket.send(Message::Binary(frames.concat().into())).await.unwrap();
+    }
+
+    /// One of WebSocket's own pings, up to its answer.
+    pub async fn websocket_ping(&mut self) {
+        self.socket.send(Message::Ping(Bytes::new())).await.unwrap();
+        let answer = self.socket.next().await.unwrap().unwrap();
+        assert!(matches!(answer, Message::Pong(_)), "{answer:?}");
+    }
+
+    fn frame(&mut self, kind: Kind, payload: &[u8]) -> Vec<u8> {
         let (length, sequence) = (payload.len() as u32, self.sequence);
         let header = Header { kind, more: false, length, stream: HUB_STREAM, sequence };
         self.sequence += 1;
-        let bytes = [header.encode().as_slice(), payload].concat();
-        self.socket.send(Message::Binary(bytes.into())).await.unwrap();
+        [header.encode().as_slice(), payload].concat()
     }
 
     /// The first payload of the next message, which is of this kind.
