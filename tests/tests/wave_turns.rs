@@ -21,8 +21,8 @@ const HANG: Duration = Duration::from_secs(300);
 /// Tokens of each text.
 const TOKENS: usize = 6;
 
-/// So far away that a second wave pays: many times what a pass computes.
-const WAY: Duration = Duration::from_millis(50);
+/// So far away that a second wave pays: many times what a pass computes, also on a machine that has other work.
+const WAY: Duration = Duration::from_millis(250);
 
 /// The first layer's experts are elsewhere: they answer some time after there is nothing else to compute. The others are here.
 struct Tide {
