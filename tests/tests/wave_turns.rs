@@ -1,5 +1,5 @@
-//! Whose turn it is among passes: one that is over goes on as the one that begins in its place, so that its next call is out
-//! before the others compute.
+//! Whose turn it is among passes: a text that joins has its call out while another one waits, and a pass that is over goes on as
+//! the one that begins in its place, so that its next call is out before the others compute.
 #![allow(clippy::unwrap_used, reason = "a test that fails to unwrap has failed")]
 
 use std::collections::VecDeque;
@@ -21,8 +21,8 @@ const HANG: Duration = Duration::from_secs(300);
 /// Tokens of each text.
 const TOKENS: usize = 6;
 
-/// So far away that a second wave pays: many times what a pass computes.
-const WAY: Duration = Duration::from_millis(50);
+/// So far away that a second wave pays: many times what a pass computes, also on a machine that has other work.
+const WAY: Duration = Duration::from_millis(250);
 
 /// The first layer's experts are elsewhere: they answer some time after there is nothing else to compute. The others are here.
 struct Tide {
@@ -73,6 +73,39 @@ impl Experts for Tide {
     }
 }
 
+/// Answers nothing until two calls are out at once, and from then on everything.
+struct Together {
+    inner: ReferenceExperts,
+    held: VecDeque<(CallId, Progress)>,
+    have_met: bool,
+}
+
+impl Experts for Together {
+    fn submit(&mut self, call: Call) -> Result<CallId, ExpertsError> {
+        let id = self.inner.submit(call)?;
+        let answer = self.inner.poll(None)?;
+        self.held.push_back((id, answer));
+        self.have_met |= self.held.len() == 2;
+        Ok(id)
+    }
+
+    fn poll(&mut self, deadline: Option<Instant>) -> Result<Progress, ExpertsError> {
+        if self.held.is_empty() {
+            return Err(ExpertsError::NothingInFlight);
+        }
+        if !self.have_met {
+            let deadline = deadline.unwrap_or_else(Instant::now);
+            std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+            return Ok(Progress::Pending);
+        }
+        Ok(self.held.pop_front().map_or(Progress::Pending, |(_, answer)| answer))
+    }
+
+    fn cancel(&mut self, call: CallId) {
+        self.held.retain(|(id, _)| *id != call);
+    }
+}
+
 /// Says when its text is over.
 struct Ends(mpsc::Sender<()>);
 
@@ -85,21 +118,17 @@ impl Reader for Ends {
     }
 }
 
-#[test]
-fn a_pass_that_is_over_goes_on_as_the_next_one() {
-    let model = Arc::new(Model::open(&root().join("tests/data/tiny/tiny-q8_0.gguf")).unwrap());
-    let last = model.config().layers as u16 - 1;
-    let backbone = Arc::new(Backbone::new(Arc::clone(&model), NonZeroUsize::new(1)).unwrap());
-    let (open, gate) = mpsc::channel();
-    let calls = Arc::new(Mutex::new(Vec::new()));
-    let tide = Tide {
-        inner: ReferenceExperts::fast(&model),
-        away: VecDeque::new(),
-        answers: VecDeque::new(),
-        calls: Arc::clone(&calls),
-        gate: Some(gate),
-    };
-    let scheduler = Scheduler::start(backbone, tide, SchedulerOptions::new(1 << 40)).unwrap();
+fn tiny() -> Arc<Model> {
+    Arc::new(Model::open(&root().join("tests/data/tiny/tiny-q8_0.gguf")).unwrap())
+}
+
+fn start(model: &Arc<Model>, experts: impl Experts + 'static) -> Scheduler {
+    let backbone = Arc::new(Backbone::new(Arc::clone(model), NonZeroUsize::new(1)).unwrap());
+    Scheduler::start(backbone, experts, SchedulerOptions::new(1 << 40)).unwrap()
+}
+
+/// Has two texts written; says when one of them is over.
+fn submit_two(scheduler: &Scheduler) -> mpsc::Receiver<()> {
     let (over, ended) = mpsc::channel();
     for token in [1, 2] {
         let request = Request {
@@ -110,6 +139,36 @@ fn a_pass_that_is_over_goes_on_as_the_next_one() {
         };
         scheduler.submit(request, Box::new(Ends(over.clone()))).unwrap();
     }
+    ended
+}
+
+#[test]
+fn a_text_that_joins_has_its_call_out_while_another_one_waits() {
+    let model = tiny();
+    let inner = ReferenceExperts::fast(&model);
+    let scheduler = start(&model, Together { inner, held: VecDeque::new(), have_met: false });
+    let ended = submit_two(&scheduler);
+    // With one call out at a time the first text would wait for ever.
+    for _ in 0..2 {
+        ended.recv_timeout(HANG).unwrap();
+    }
+}
+
+#[test]
+fn a_pass_that_is_over_goes_on_as_the_next_one() {
+    let model = tiny();
+    let last = model.config().layers as u16 - 1;
+    let (open, gate) = mpsc::channel();
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let tide = Tide {
+        inner: ReferenceExperts::fast(&model),
+        away: VecDeque::new(),
+        answers: VecDeque::new(),
+        calls: Arc::clone(&calls),
+        gate: Some(gate),
+    };
+    let scheduler = start(&model, tide);
+    let ended = submit_two(&scheduler);
     // Only now does the first pass have its first call, so that the second text is there for all of the others.
     open.send(()).unwrap();
     for _ in 0..2 {

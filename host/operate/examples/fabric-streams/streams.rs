@@ -12,8 +12,8 @@ use kvasir_operate::local::Local;
 use kvasir_serve::scheduler::{End, Reader, Request, Scheduler, SchedulerOptions, WaveOptions};
 use serde_json::{Value, json};
 
-/// Tokens of each stream before those that are measured and after them, so that all streams write meanwhile. Streams are
-/// no further apart than that: each has a token a step.
+/// Tokens of each stream before those that are measured and after them, so that all streams write meanwhile if they are no
+/// further apart than that. Counters of the time that all have in common say what the rate is if they are.
 const EDGE: usize = 4;
 
 /// How often each of this machine's experts is picked, on average, by the text that has them loaded.

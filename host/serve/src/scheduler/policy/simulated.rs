@@ -152,7 +152,9 @@ fn the_policy_comes_near_the_best_number_of_waves_from_the_first_steps_on() {
         let fixed = |waves: &usize| seconds(world, texts, Some(*waves));
         let best = [1, 2, 3, 4, 6, 8, 12, 16].iter().map(fixed).fold(f64::INFINITY, f64::min);
         let share = best / seconds(world, texts, None);
-        assert!(share > 0.7, "{share:.3} of the best, {texts} texts, {world:?}");
+        // Just below what it is: 0.75 at the least with 256 texts, 0.80 with fewer.
+        let least = if texts > 64 { 0.72 } else { 0.78 };
+        assert!(share > least, "{share:.3} of the best, {texts} texts, {world:?}");
         shares.push(share);
     }
     let mean = shares.iter().sum::<f64>() / shares.len() as f64;
