@@ -176,7 +176,9 @@ impl BulkWindow {
         if queue > QUEUE_LIMIT {
             self.calm = Some(0);
             let fitting = over(rate, path.round_trip + QUEUE_LIMIT / 2) + FRAME_BYTES;
-            self.resize(self.bytes.min(fitting));
+            // Where TCP mends a loss nothing is delivered for a round trip: that is no slower link, and a window that believed it would
+            // take seconds to grow again. A link that is slower indeed has its window within a few rounds.
+            self.resize(self.bytes.min(fitting.max(self.bytes / 4 * 3)));
             self.look_for_a_longer_path(current, path, rate, now);
             return;
         }
