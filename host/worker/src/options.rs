@@ -64,7 +64,8 @@ pub struct WorkerOptions {
     pub store_bytes: u64,
     /// Threads for kernels; `None`: one for each processor.
     pub threads: Option<NonZeroUsize>,
-    /// A folder in which the last complete receipt of every session is kept.
+    /// A folder in which the last complete receipt of every session is kept, and with it the numbers of sessions in which this worker
+    /// signed: under none of them it signs again, also when it was started anew. Without a folder it knows those since its start.
     pub paystubs: Option<PathBuf>,
     /// How much is served ahead of signatures before the session is ended.
     pub unsigned_window: UnsignedWindow,
