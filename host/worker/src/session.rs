@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvasir_link::{LinkError, LinkReceiver};
+use kvasir_link::{LinkError, LinkReceiver, unix_now};
 use kvasir_model::{ExpertIndex, LayerIndex, Model};
 use kvasir_wire::assemble::Payload;
 use kvasir_wire::codec::DecodeError;
@@ -562,7 +562,7 @@ impl Session {
                 Err(DecodeError::Broken { field: "receipt step", rule }.into())
             }
             ReceiptMessage::Proposal { text, excluded, hub, backbone } => {
-                let checked = self.serving.books().check(&text, excluded, &hub, &backbone);
+                let checked = self.serving.books().check(&text, excluded, &hub, &backbone, unix_now());
                 let receipt = checked.map_err(|error| {
                     if matches!(error, BooksError::Conflict { .. }) {
                         self.paystub.keep_conflict(&text);
