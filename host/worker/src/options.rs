@@ -139,7 +139,7 @@ pub const UNSIGNED_WINDOW_BYTES: u64 = 1 << 30;
 /// signature within twenty, and a ledger's pause holds nothing up.
 pub const UNSIGNED_WINDOW_TIME: Duration = Duration::from_secs(60);
 
-/// How much a worker serves that no signed receipt states. Beyond it the session ends; what was not signed is lost, and
+/// How much a worker serves that no signed receipt states, what receipts leave out included. Beyond it the session ends; what was not signed is lost, and
 /// reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnsignedWindow {
