@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvasir_link::{Backoff, Connected, LinkError, LinkOptions, connect_backbone};
+use kvasir_link::{Backoff, Connected, LinkError, LinkOptions, SessionNumbers, connect_backbone};
 use kvasir_wire::frame::{HUB_STREAM, Kind};
 use kvasir_wire::handshake::{BackboneOffer, Features, Purpose};
 use kvasir_wire::id::ModelDigest;
@@ -135,9 +135,12 @@ async fn consider(shared: &Arc<Shared>, link: &Connected, request: PairRequest) 
             "run the worker on the CPU (kvasir worker --device cpu), or let the backbone accept the class (kvasir run \
              --accept tolerance)",
         ))
+    } else if shared.numbers.has(request.session) {
+        // Under a number that was declined nothing was signed: it may come again.
+        Err(SessionNumbers::refusal(request.session))
     } else {
         let (session, memory) = (request.session.0, request.memory_bytes);
-        shared.reserve(session, &request.worker, request.plugin, memory).ok_or_else(|| {
+        let place = shared.reserve(session, &request.worker, request.plugin, memory).ok_or_else(|| {
             let sentence = format!("all {} places of this backbone are taken", shared.options.workers);
             Refusal::new(
                 RefusalCode::Declined,
@@ -145,7 +148,11 @@ async fn consider(shared: &Arc<Shared>, link: &Connected, request: PairRequest) 
                 "wait until one is free, or raise the backbone's number of workers",
             )
             .retry_after(RETRY_SECONDS)
-        })
+        });
+        if place.is_ok() {
+            shared.numbers.begin(request.session);
+        }
+        place
     };
     match declined {
         Ok((slot, share)) => {

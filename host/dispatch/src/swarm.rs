@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvasir_backbone::Experts;
+use kvasir_link::SessionNumbers;
 use kvasir_model::{ExpertIndex, LayerIndex, Model};
 use kvasir_wire::id::PluginDigest;
 use kvasir_wire::key::PublicKey;
@@ -58,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) known: Mutex<Known>,
     /// Calls that were found wrong, for the sessions' books.
     pub(crate) wrong: Arc<WrongCalls>,
+    /// Of the sessions that a place was given to.
+    pub(crate) numbers: SessionNumbers,
 }
 
 #[derive(Default)]
@@ -249,6 +252,7 @@ impl Shared {
             statistics: Mutex::default(),
             known: Mutex::default(),
             wrong: Arc::default(),
+            numbers: SessionNumbers::default(),
             model,
             options,
         })

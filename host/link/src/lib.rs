@@ -20,6 +20,7 @@ mod fragments;
 mod holder;
 mod hub;
 mod liveness;
+mod numbers;
 mod opening;
 mod options;
 mod pace;
@@ -39,6 +40,7 @@ pub use fragments::Fragments;
 pub use holder::{Connected, Session, connect_over};
 pub use hub::{Accepted, HubLink, HubReceiver, HubResumer, HubSender, Incoming, accept};
 pub use kvasir_wire::assemble::Payload;
+pub use numbers::{MAX_SESSION_NUMBERS, SessionNumbers};
 pub use options::{BACKBONE_RESUME, LinkOptions, websocket_config};
 pub use pace::{
     LONGEST_REST, MOST_STEPS_SAVED, STEPS_EARNED_BY_A_FRAME, STEPS_OF_A_MESSAGE, STEPS_PER_SECOND,

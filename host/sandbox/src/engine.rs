@@ -57,11 +57,13 @@ impl Engine {
     }
 
     /// A third engine for comparisons: compiled for this machine, but relaxed instructions are done the one way that the
-    /// specification prescribes, instead of the processor's own. Slower than [`Engine::new`]; what differs between the two is
-    /// one of the relaxed integer dots on operands beyond the seven bits on which every processor agrees.
+    /// specification prescribes, instead of the processor's own, and whatever is no number has one pattern of bits. Slower than
+    /// [`Engine::new`]; what differs between the two is one of the relaxed integer dots on operands beyond the seven bits on which
+    /// every processor agrees, or the look that a kernel takes at bits which processors choose. A kernel that keeps the exact
+    /// contract does neither: what is no number ends its call, whatever its bits.
     pub fn deterministic() -> Result<Self, SandboxError> {
         let mut config = config();
-        config.relaxed_simd_deterministic(true);
+        config.relaxed_simd_deterministic(true).cranelift_nan_canonicalization(true);
         Engine::from_config(&config)
     }
 
@@ -133,5 +135,45 @@ fn tick(engine: &Weak<Inner>) {
             Some(inner) => inner.engine.increment_epoch(),
             None => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wasmtime::{Instance, Module, Store};
+
+    use super::*;
+
+    /// Infinity less infinity is no number; gives its bits, of one and of four lanes.
+    const NO_NUMBER: &str = r#"(module
+        (func (export "one") (param f32) (result i32)
+            (i32.reinterpret_f32 (f32.sub (local.get 0) (local.get 0))))
+        (func (export "four") (param f32) (result i32)
+            (i32x4.extract_lane 3
+                (f32x4.sub (f32x4.splat (local.get 0)) (f32x4.splat (local.get 0))))))"#;
+
+    /// The bits that every processor is made to give.
+    const CANONICAL: u32 = 0x7fc0_0000;
+
+    fn bits(engine: &Engine, function: &str) -> u32 {
+        let module = Module::new(engine.inner(), wat::parse_str(NO_NUMBER).unwrap()).unwrap();
+        let mut store = Store::new(engine.inner(), ());
+        store.set_fuel(1_000).unwrap();
+        store.set_epoch_deadline(u64::MAX / 2);
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let function = instance.get_typed_func::<f32, u32>(&mut store, function).unwrap();
+        function.call(&mut store, f32::INFINITY).unwrap()
+    }
+
+    #[test]
+    fn what_is_no_number_has_one_pattern_of_bits_in_the_deterministic_engine() {
+        let deterministic = Engine::deterministic().unwrap();
+        for function in ["one", "four"] {
+            assert_eq!(bits(&deterministic, function), CANONICAL, "{function}");
+            // And another one in the engine that serves, where the processor has another: the two tell such a kernel.
+            let own = bits(&Engine::new().unwrap(), function);
+            assert_eq!(own == CANONICAL, !cfg!(target_arch = "x86_64"), "{function}: {own:08x}");
+        }
+        assert_ne!(deterministic.compatibility(), Engine::new().unwrap().compatibility());
     }
 }

@@ -3,13 +3,14 @@
 //! A receipt does not say how many results it covers; its work root does, since every number of results has its own.
 //! What the backbone excludes is its decision and its to answer for; that the numbers then follow is checked here. Where
 //! hub or backbone counted fewer bytes their number is signed, and the difference logged: it stays unsigned, and
-//! [`Books::unsigned_bytes`] holds it. More than this side's own number is never signed. The same text again is signed
-//! again with the same bytes; another one under a number that was signed is a conflict.
+//! [`Books::unsigned_bytes`] holds it, like the bytes of what was excluded. More than this side's own number is never signed. The
+//! same text again is signed again with the same bytes; another one under a number that was signed is a conflict.
 
 use std::collections::VecDeque;
 
 use kvasir_merkle::{EMPTY_ROOT, Hash};
 use kvasir_wire::key::{PublicKey, Signature};
+use kvasir_wire::limits::CLOCK_SKEW_SECONDS;
 use kvasir_wire::note::{Note, Signer};
 use kvasir_wire::receipt::{Receipt, ReceiptError, ReceiptKeys, SignedReceipt};
 use kvasir_wire::work::{WorkBook, WorkError, WorkItem};
@@ -31,6 +32,11 @@ pub(crate) enum BooksError {
     Conflict { seq: u64 },
     #[error("the first receipt of a session has number 1, this one {0}")]
     First(u64),
+    #[error(
+        "the receipt runs to {to}, more than {CLOCK_SKEW_SECONDS} s ahead of this machine's clock, which says {now} (Unix seconds): no \
+         ledger would take it now; set the clock that is wrong"
+    )]
+    Ahead { to: u64, now: u64 },
     #[error("a complete receipt came that this worker did not sign last")]
     Unsigned,
     #[error("receipt: {0}")]
@@ -52,6 +58,8 @@ pub(crate) struct Books {
     last: Option<Receipt>,
     signed: Option<Signed>,
     excluded: u64,
+    /// Bytes of the results that complete receipts have left out.
+    excluded_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -75,6 +83,7 @@ impl Books {
             last: None,
             signed: None,
             excluded: 0,
+            excluded_bytes: 0,
         }
     }
 
@@ -97,13 +106,18 @@ impl Books {
         self.book.tally().seen()
     }
 
-    /// Bytes served that no complete receipt states: what came after the last one, and what that one left out although this
-    /// side counted it.
+    /// Bytes served that no complete receipt states: what came after the last one, what that one left out although this
+    /// side counted it, and what was excluded from it or from one before.
     pub(crate) fn unsigned_bytes(&self) -> u64 {
-        let tally = self.book.tally();
-        let counted = tally.totals().up.get().saturating_add(tally.totals().down.get());
         let stated = self.last.as_ref().map_or(0, |last| last.billed().get());
-        tally.uncut_bytes().saturating_add(counted.saturating_sub(stated))
+        let counted_less = self.counted_bytes().saturating_sub(stated);
+        self.book.tally().uncut_bytes().saturating_add(counted_less).saturating_add(self.excluded_bytes)
+    }
+
+    /// Bytes up to the last cut that were not excluded.
+    fn counted_bytes(&self) -> u64 {
+        let totals = self.book.tally().totals();
+        totals.up.get().saturating_add(totals.down.get())
     }
 
     /// Whether something was served after the last complete receipt.
@@ -116,14 +130,17 @@ impl Books {
         self.excluded
     }
 
-    /// Checks a proposed receipt against this account and the two signatures under it. What comes back may be signed.
+    /// Checks a proposed receipt against this account, the two signatures under it and the clock, `now` in Unix seconds. What
+    /// comes back may be signed.
     pub(crate) fn check(
         &mut self,
         text: &str,
         excluded: Vec<u64>,
         hub: &Signature,
         backbone: &Signature,
+        now: u64,
     ) -> Result<Receipt, BooksError> {
+        // One that ends before it began is no receipt.
         let receipt = Receipt::parse(text)?;
         receipt.verify_signature(Signer::Hub, &self.keys.hub, hub)?;
         receipt.verify_signature(Signer::Backbone, &self.keys.backbone, backbone)?;
@@ -140,6 +157,9 @@ impl Books {
             Some(last) => receipt.continues(last).map_err(ReceiptError::from)?,
             None if receipt.seq != 1 => return Err(BooksError::First(receipt.seq)),
             None => {}
+        }
+        if receipt.to > now.saturating_add(CLOCK_SKEW_SECONDS) {
+            return Err(BooksError::Ahead { to: receipt.to, now });
         }
         let results = self.results_with_root(&receipt.counters.work)?;
         let own = self.book.counters_at(results, &excluded)?;
@@ -172,7 +192,11 @@ impl Books {
         match self.signed.take() {
             Some(signed) if signed.receipt == *complete.receipt() => {
                 let fresh = (signed.results - self.book.tally().cut_at()) as usize;
+                let before = self.book.tally().uncut_bytes().saturating_add(self.counted_bytes());
                 self.book.commit(signed.results, &signed.excluded)?;
+                let after = self.book.tally().uncut_bytes().saturating_add(self.counted_bytes());
+                // What a cut takes is counted or excluded.
+                self.excluded_bytes = self.excluded_bytes.saturating_add(before.saturating_sub(after));
                 self.excluded += signed.excluded.len() as u64;
                 self.roots.drain(..fresh.min(self.roots.len()));
                 self.root_at_cut = signed.receipt.counters.work;
@@ -229,6 +253,9 @@ mod tests {
     use kvasir_wire::receipt::{ReceiptSignatures, Terms};
 
     use super::*;
+
+    /// By this machine's clock, in Unix seconds.
+    const NOW: u64 = 1000;
 
     struct Parties {
         hub: SecretKey,
@@ -296,7 +323,20 @@ mod tests {
         excluded: &[u64],
     ) -> Result<Receipt, BooksError> {
         let (hub, backbone) = (receipt.sign(&parties.hub), receipt.sign(&parties.backbone));
-        books.check(&receipt.text(), excluded.to_vec(), &hub, &backbone)
+        books.check(&receipt.text(), excluded.to_vec(), &hub, &backbone, NOW)
+    }
+
+    /// Signs the receipt for all and completes it.
+    fn complete(books: &mut Books, parties: &Parties, receipt: &Receipt) -> String {
+        let signatures = ReceiptSignatures {
+            hub: receipt.sign(&parties.hub),
+            worker: receipt.sign(&parties.worker),
+            backbone: receipt.sign(&parties.backbone),
+        };
+        let keys = books.keys;
+        let note = SignedReceipt::assemble(receipt.clone(), &keys, &signatures).unwrap().note().to_string();
+        assert_eq!(books.complete(&note).unwrap(), *receipt);
+        note
     }
 
     #[test]
@@ -305,14 +345,7 @@ mod tests {
         let mut books = filled(&parties);
         let receipt = honest(&parties, 2, &[1]);
         assert_eq!(propose(&mut books, &parties, &receipt, &[1]).unwrap(), receipt);
-        let keys = books.keys;
-        let signatures = ReceiptSignatures {
-            hub: receipt.sign(&parties.hub),
-            worker: receipt.sign(&parties.worker),
-            backbone: receipt.sign(&parties.backbone),
-        };
-        let note = SignedReceipt::assemble(receipt.clone(), &keys, &signatures).unwrap().note().to_string();
-        assert_eq!(books.complete(&note).unwrap(), receipt);
+        let note = complete(&mut books, &parties, &receipt);
         assert_eq!((books.excluded(), books.results()), (1, 3));
         assert_eq!(books.complete(&note).unwrap(), receipt, "a resend changes nothing");
         assert_eq!(books.excluded(), 1);
@@ -336,14 +369,7 @@ mod tests {
         let mut books = filled(&parties);
         assert_eq!(books.unsigned_bytes(), 330);
         propose(&mut books, &parties, &less, &[]).unwrap();
-        let signatures = ReceiptSignatures {
-            hub: less.sign(&parties.hub),
-            worker: less.sign(&parties.worker),
-            backbone: less.sign(&parties.backbone),
-        };
-        let keys = books.keys;
-        let note = SignedReceipt::assemble(less, &keys, &signatures).unwrap().note().to_string();
-        books.complete(&note).unwrap();
+        complete(&mut books, &parties, &less);
         assert_eq!(
             (books.unsigned_bytes(), books.has_unsigned()),
             (10, false),
@@ -354,6 +380,40 @@ mod tests {
         more.counters.up = bytes(31);
         let found = propose(&mut filled(&parties), &parties, &more, &[]).unwrap_err();
         assert!(matches!(found, BooksError::Counter { field: "up", stated: 31, own: 30, .. }), "{found}");
+    }
+
+    #[test]
+    fn what_receipts_leave_out_stays_unsigned() {
+        let parties = parties();
+        let mut books = filled(&parties);
+        let first = honest(&parties, 2, &[1]);
+        propose(&mut books, &parties, &first, &[1]).unwrap();
+        assert_eq!(books.unsigned_bytes(), 330, "a proposal is nothing yet");
+        complete(&mut books, &parties, &first);
+        assert_eq!(books.unsigned_bytes(), 110 + 110, "the excluded call, and the one behind the cut");
+
+        let counters = books.book.counters_at(3, &[3]).unwrap();
+        let second = first.next(counters, 300, false).unwrap();
+        propose(&mut books, &parties, &second, &[3]).unwrap();
+        let note = complete(&mut books, &parties, &second);
+        assert_eq!((books.unsigned_bytes(), books.has_unsigned()), (220, false), "for ever");
+        books.complete(&note).unwrap();
+        assert_eq!(books.unsigned_bytes(), 220, "and once");
+    }
+
+    #[test]
+    fn a_receipt_ahead_of_the_clock_or_ending_before_it_began_is_not_signed() {
+        let parties = parties();
+        let mut receipt = honest(&parties, 3, &[]);
+        receipt.to = NOW + CLOCK_SKEW_SECONDS;
+        propose(&mut filled(&parties), &parties, &receipt, &[]).unwrap();
+        receipt.to += 1;
+        let found = propose(&mut filled(&parties), &parties, &receipt, &[]).unwrap_err();
+        assert!(matches!(found, BooksError::Ahead { now: NOW, .. }), "{found}");
+
+        receipt.to = receipt.terms.from - 1;
+        let found = propose(&mut filled(&parties), &parties, &receipt, &[]).unwrap_err();
+        assert!(matches!(found, BooksError::Receipt(ReceiptError::Impossible(_))), "{found}");
     }
 
     #[test]
@@ -384,7 +444,7 @@ mod tests {
 
         let forged = honest.sign(&parties.worker);
         let books = &mut filled(&parties);
-        assert!(books.check(&honest.text(), vec![], &forged, &honest.sign(&parties.backbone)).is_err());
-        assert!(books.check(&honest.text(), vec![], &honest.sign(&parties.hub), &forged).is_err());
+        assert!(books.check(&honest.text(), vec![], &forged, &honest.sign(&parties.backbone), NOW).is_err());
+        assert!(books.check(&honest.text(), vec![], &honest.sign(&parties.hub), &forged, NOW).is_err());
     }
 }

@@ -15,6 +15,7 @@ mod failures;
 mod fetch;
 mod life;
 mod options;
+mod paystub;
 mod serving;
 mod session;
 mod store;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use kvasir_link::{Backoff, LinkError, TlsTrust, connect_worker};
+use kvasir_link::{Backoff, LinkError, SessionNumbers, TlsTrust, connect_worker};
 use kvasir_wire::handshake::{Features, WorkerOffer};
 use kvasir_wire::id::{PluginDigest, WalletDigest};
 use kvasir_wire::pairing::Expectation;
@@ -18,6 +18,7 @@ use crate::event::Event;
 use crate::failures::FailureBounds;
 use crate::fetch::{Beginnings, Fetches};
 use crate::options::{Summary, WorkerError, WorkerOptions};
+use crate::paystub::Paystub;
 use crate::serving::Serving;
 use crate::session::{Again, End, Session};
 use crate::store::Budget;
@@ -37,6 +38,8 @@ pub(crate) struct Common {
     pub(crate) switch: PluginSwitch,
     /// The candidate that the sessions of the plugin in use compute beside it.
     pub(crate) canary: watch::Sender<Option<Arc<Canary>>>,
+    /// Of all sessions since the worker was started.
+    pub(crate) numbers: SessionNumbers,
 }
 
 /// One version's life.
@@ -180,6 +183,14 @@ impl Life {
         let link = connected.pair(key, &expectation).await?;
 
         let transcript = link.transcript;
+        let is_new = common.numbers.begin(transcript.session);
+        let paystub =
+            is_new.then(|| Paystub::begin(options.paystubs.as_deref(), transcript.session)).flatten();
+        let Some(paystub) = paystub else {
+            let refusal = SessionNumbers::refusal(transcript.session);
+            link.sender.refuse(refusal.clone());
+            return Err(LinkError::RefusedPeer(refusal));
+        };
         // In the expectation, so in the transcript.
         let runner = Arc::clone(&self.version.runners[&transcript.plugin]);
         (options.events)(Event::Paired {
@@ -224,7 +235,7 @@ impl Life {
             ),
             model: options.model.clone(),
             key: key.clone(),
-            paystubs: options.paystubs.clone(),
+            paystub,
             window: options.unsigned_window,
             unsigned_since: None,
             events: Arc::clone(&options.events),

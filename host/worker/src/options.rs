@@ -64,7 +64,8 @@ pub struct WorkerOptions {
     pub store_bytes: u64,
     /// Threads for kernels; `None`: one for each processor.
     pub threads: Option<NonZeroUsize>,
-    /// A folder in which the last complete receipt of every session is kept.
+    /// A folder in which the last complete receipt of every session is kept, and with it the numbers of sessions in which this worker
+    /// signed: under none of them it signs again, also when it was started anew. Without a folder it knows those since its start.
     pub paystubs: Option<PathBuf>,
     /// How much is served ahead of signatures before the session is ended.
     pub unsigned_window: UnsignedWindow,
@@ -138,7 +139,7 @@ pub const UNSIGNED_WINDOW_BYTES: u64 = 1 << 30;
 /// signature within twenty, and a ledger's pause holds nothing up.
 pub const UNSIGNED_WINDOW_TIME: Duration = Duration::from_secs(60);
 
-/// How much a worker serves that no signed receipt states. Beyond it the session ends; what was not signed is lost, and
+/// How much a worker serves that no signed receipt states, what receipts leave out included. Beyond it the session ends; what was not signed is lost, and
 /// reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnsignedWindow {

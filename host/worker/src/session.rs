@@ -1,11 +1,10 @@
 //! One session of a worker: what the backbone and the hub send, until it ends.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvasir_link::{LinkError, LinkReceiver};
+use kvasir_link::{LinkError, LinkReceiver, unix_now};
 use kvasir_model::{ExpertIndex, LayerIndex, Model};
 use kvasir_wire::assemble::Payload;
 use kvasir_wire::codec::DecodeError;
@@ -29,6 +28,7 @@ use crate::event::{Event, EventSink};
 use crate::fetch::{Beginnings, Extent, Fetches, Purpose, Taken};
 use crate::life::Reporter;
 use crate::options::UnsignedWindow;
+use crate::paystub::Paystub;
 use crate::serving::Serving;
 use crate::store::{LoadError, Room, Store};
 use crate::workbench::Workbench;
@@ -55,7 +55,7 @@ pub(crate) struct Session {
     pub(crate) fetches: Fetches,
     pub(crate) model: Option<Arc<Model>>,
     pub(crate) key: SecretKey,
-    pub(crate) paystubs: Option<PathBuf>,
+    pub(crate) paystub: Paystub,
     /// How much is served ahead of signatures.
     pub(crate) window: UnsignedWindow,
     /// Since when something served waits for a receipt.
@@ -562,13 +562,14 @@ impl Session {
                 Err(DecodeError::Broken { field: "receipt step", rule }.into())
             }
             ReceiptMessage::Proposal { text, excluded, hub, backbone } => {
-                let checked = self.serving.books().check(&text, excluded, &hub, &backbone);
+                let checked = self.serving.books().check(&text, excluded, &hub, &backbone, unix_now());
                 let receipt = checked.map_err(|error| {
                     if matches!(error, BooksError::Conflict { .. }) {
-                        self.keep_conflict(&text);
+                        self.paystub.keep_conflict(&text);
                     }
                     self.dispute(&error, text.into_bytes())
                 })?;
+                self.paystub.signs();
                 let countersign =
                     Countersign::Worker { seq: receipt.seq, signature: receipt.sign(&self.key) };
                 self.send(Kind::Countersign, HUB_STREAM, countersign.encode())?;
@@ -582,7 +583,7 @@ impl Session {
                 };
                 let receipt = receipt.map_err(|error| self.dispute(&error, note.clone().into_bytes()))?;
                 self.unsigned_since = None;
-                self.keep(&note);
+                self.paystub.keep(&note);
                 let bytes = receipt.billed();
                 (self.events)(Event::Receipt {
                     sequence: receipt.seq,
@@ -697,22 +698,6 @@ impl Session {
             error => Refusal::new(RefusalCode::Internal, error.to_string(), "connect again"),
         })
     }
-
-    /// Keeps a second text under a number that was signed: evidence beside the receipt that it contradicts.
-    fn keep_conflict(&self, text: &str) {
-        let Some(folder) = &self.paystubs else { return };
-        if let Err(error) = replace(folder, &format!("{}.conflict", self.id), text) {
-            tracing::warn!(%error, folder = %folder.display(), "the conflicting receipt could not be kept");
-        }
-    }
-
-    /// Keeps the session's last complete receipt, for whoever wants to prove it.
-    fn keep(&self, note: &str) {
-        let Some(folder) = &self.paystubs else { return };
-        if let Err(error) = replace(folder, &format!("{}.receipt", self.id), note) {
-            tracing::warn!(%error, folder = %folder.display(), "the receipt could not be kept");
-        }
-    }
 }
 
 /// Loads an expert whose proof led to the model `of`.
@@ -733,12 +718,4 @@ fn load_from_file(file: &Model, store: &Store, of: ModelDigest, assigned: Assign
         return Outcome::NotHere;
     }
     held(store, of, assigned, &tensors.blob())
-}
-
-/// Writes a file whole or not at all.
-fn replace(folder: &Path, name: &str, text: &str) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    let unfinished = folder.join(format!(".{name}.part"));
-    std::fs::write(&unfinished, text)?;
-    std::fs::rename(&unfinished, folder.join(name))
 }

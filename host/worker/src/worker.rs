@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use kvasir_link::TlsTrust;
+use kvasir_link::{SessionNumbers, TlsTrust};
 use tokio::sync::watch;
 
 use crate::changeover::Changeover;
@@ -62,7 +62,8 @@ impl Worker {
         let results = Arc::new(AtomicU64::new(0));
         let switch = PluginSwitch::new();
         let canary = watch::channel(None).0;
-        let common = Common { options, trust, wallet, budget, bench, results, switch, canary };
+        let numbers = SessionNumbers::default();
+        let common = Common { options, trust, wallet, budget, bench, results, switch, canary, numbers };
         Ok(Self { common: Arc::new(common), version })
     }
 

@@ -56,7 +56,7 @@ async fn serve(listener: TcpListener, says: Says, tell: mpsc::Sender<(Role, Refu
     let mut worker = None;
     let mut control: Option<HubLink> = None;
     loop {
-        let link = admitted(&listener).await;
+        let link = admitted(&listener, &LinkOptions::default()).await;
         match link.admission.purpose {
             Purpose::Worker(_) => worker = Some(link),
             Purpose::Control(_) => control = Some(link),
@@ -88,11 +88,12 @@ async fn serve(listener: TcpListener, says: Says, tell: mpsc::Sender<(Role, Refu
     }
 }
 
-async fn admitted(listener: &TcpListener) -> HubLink {
+/// The next link, with the keys of the scene's hub.
+pub(super) async fn admitted(listener: &TcpListener, options: &LinkOptions) -> HubLink {
     let (stream, _) = listener.accept().await.unwrap();
     let identity =
         HubIdentity { network: NETWORK.to_owned(), key: key(1), edge: EdgeKey::from_bytes([2; 32]) };
-    match enter(stream, &identity, &LinkOptions::default()).await.unwrap() {
+    match enter(stream, &identity, options).await.unwrap() {
         Visit::Link(accepted) => accepted.admit().unwrap(),
         _ => panic!("nobody asks this hub how it is"),
     }

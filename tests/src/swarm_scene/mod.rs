@@ -8,6 +8,7 @@ pub mod hostile_worker;
 pub mod lying_hub;
 pub mod lying_kernel;
 pub mod raw;
+pub mod repeating_hub;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
