@@ -5,7 +5,9 @@
 //! devices until it is killed; `scripts/bench-wan` moves each device into its end's network namespace. Unlike a TCP proxy it
 //! leaves one TCP connection end to end, so congestion windows, pacing, loss and queues behave as on a real path. Needs root
 //! and /dev/net/tun. No packet leaves before its time; for the last moments before it a thread looks at the clock, a quarter of
-//! a processor each way at the most, since one that sleeps wakes when it may.
+//! a processor each way at the most, since one that sleeps wakes when it may. Where neither a rate nor loss is asked for, the packets
+//! that a sender makes of one piece cross as one, as network cards cut and join them: a machine that is really far away
+//! spends no time of this one's cores on each.
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
@@ -37,6 +39,13 @@ mod link {
     /// IFF_TUN | IFF_NO_PI: whole IP packets, nothing before them.
     const TUN_PACKETS: i16 = 0x0001 | 0x1000;
     const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+    /// IFF_VNET_HDR: before each packet stands how it is to be cut and summed. It is handed on as it is.
+    const TUN_HEADERS: i16 = 0x4000;
+    const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
+    /// TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6: whole pieces of TCP, not yet cut into packets nor summed.
+    const WHOLE_PIECES: libc::c_ulong = 0x01 | 0x02 | 0x04;
+    /// The longest piece, and what stands before it.
+    const MOST_BYTES: usize = 65_536 + 64;
 
     /// How long before a packet's time its thread wakes up to look at the clock: bounds of what is learnt.
     const LEAD_SECONDS: (f64, f64) = (10e-6, 150e-6);
@@ -56,6 +65,13 @@ mod link {
         loss_per_million: u64,
     }
 
+    impl Shape {
+        /// Nothing is done to single packets.
+        fn is_plain(self) -> bool {
+            self.bits_per_second <= 0.0 && self.loss_per_million == 0
+        }
+    }
+
     pub fn run() -> io::Result<()> {
         let args: Vec<String> = std::env::args().collect();
         let [_, a, b, numbers @ ..] = &args[..] else { return Err(usage()) };
@@ -68,7 +84,7 @@ mod link {
             loss_per_million: loss as u64,
         };
         be_punctual();
-        let (a, b) = (open_tun(a)?, open_tun(b)?);
+        let (a, b) = (open_tun(a, shape.is_plain())?, open_tun(b, shape.is_plain())?);
         forward(a.try_clone()?, b.try_clone()?, shape);
         forward(b, a, shape);
         println!("up");
@@ -92,10 +108,11 @@ mod link {
         }
     }
 
-    /// Opens TUN device `name`, creating it.
-    fn open_tun(name: &str) -> io::Result<File> {
+    /// Opens TUN device `name`, creating it; with `pieces` it gives what TCP sends before it is cut into packets.
+    fn open_tun(name: &str, pieces: bool) -> io::Result<File> {
         let device = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
-        let mut request = InterfaceRequest { name: [0; 16], flags: TUN_PACKETS, pad: [0; 22] };
+        let flags = if pieces { TUN_PACKETS | TUN_HEADERS } else { TUN_PACKETS };
+        let mut request = InterfaceRequest { name: [0; 16], flags, pad: [0; 22] };
         if name.len() >= request.name.len() {
             return Err(Error::new(io::ErrorKind::InvalidInput, "a device's name has at most 15 bytes"));
         }
@@ -103,6 +120,10 @@ mod link {
         // SAFETY: the descriptor is open, and the request has the size that the kernel reads and outlives the call.
         if unsafe { libc::ioctl(device.as_raw_fd(), TUNSETIFF, &mut request) } < 0 {
             return Err(Error::last_os_error());
+        }
+        if pieces {
+            // SAFETY: the descriptor is open, and the argument is a number. A kernel that refuses cuts the packets itself.
+            unsafe { libc::ioctl(device.as_raw_fd(), TUNSETOFFLOAD, WHOLE_PIECES) };
         }
         Ok(device)
     }
@@ -118,7 +139,7 @@ mod link {
             }
         });
         std::thread::spawn(move || {
-            let mut buffer = vec![0; 65536];
+            let mut buffer = vec![0; MOST_BYTES];
             let mut line_free = Instant::now();
             let mut random = 88_172_645_463_325_252_u64;
             while let Ok(length) = from.read(&mut buffer) {
