@@ -48,12 +48,13 @@ const FAR: f64 = 4.0;
 /// As if the spread were no less, in seconds: a millionth more than ever before is no surprise.
 const LEAST_SPREAD: f64 = 25e-6;
 
-/// From so long before its usual time an answer is likely to come. It is about what two or three threads take to wake, through whose
-/// hands it goes on its way; where those are on this machine, a core is awake for them.
-const LIKELY_BEFORE: Duration = Duration::from_micros(200);
+/// From so long before its usual time an answer is likely to come. A thread that sleeps until then wakes some 100 microseconds late, and
+/// two or three others, through whose hands the answer goes, wake meanwhile; where those are on this machine, a core is awake for them.
+/// Of a short wait it is half at the most: nobody looks out all the time.
+const LIKELY_BEFORE: Duration = Duration::from_micros(300);
 
 /// Until so long after it at most.
-const LIKELY_AFTER: Duration = Duration::from_micros(100);
+const LIKELY_AFTER: Duration = Duration::from_micros(200);
 
 /// What is known about one worker's latency.
 #[derive(Debug, Default)]
@@ -128,8 +129,8 @@ impl Latency {
             return None;
         }
         let usual = Duration::try_from_secs_f64(usual).ok()?;
-        let after = Duration::from_secs_f64(2.0 * spread).min(LIKELY_AFTER);
-        Some(usual.saturating_sub(LIKELY_BEFORE)..usual + after)
+        let after = Duration::from_secs_f64(3.0 * spread).min(LIKELY_AFTER);
+        Some(usual - LIKELY_BEFORE.min(usual / 2)..usual + after)
     }
 
     /// The latest latencies in microseconds, in no particular order.
@@ -208,6 +209,17 @@ mod tests {
             latency.measure(8, Duration::from_millis(millis));
         }
         assert_eq!(latency.likely(8), None);
+    }
+
+    #[test]
+    fn of_a_short_wait_half_is_looked_out_for_at_the_most() {
+        let mut latency = Latency::default();
+        for _ in 0..40 {
+            latency.measure(1, Duration::from_micros(400));
+        }
+        let likely = latency.likely(1).unwrap();
+        assert!(likely.contains(&Duration::from_micros(400)), "{likely:?}");
+        assert!(likely.start >= Duration::from_micros(199), "{likely:?}");
     }
 
     #[test]
