@@ -238,12 +238,13 @@ impl Shared {
         }
     }
 
-    /// Sleeps until somebody shares work, or the end.
+    /// Sleeps until somebody shares work, or the end. What woke this thread may be done by now, since to wake takes longer than a
+    /// small section; but the next one is likely to come at once, so it does not sleep again before it has looked for that.
     fn sleep(&self) {
-        let mut bed = self.lock_bed();
+        let bed = self.lock_bed();
         self.sleepers.0.fetch_add(1, Ordering::SeqCst);
-        while !self.ended.load(Ordering::SeqCst) && !is_open(self.board.0.word.load(Ordering::SeqCst)) {
-            bed = self.wake.wait(bed).unwrap_or_else(PoisonError::into_inner);
+        if !self.ended.load(Ordering::SeqCst) && !is_open(self.board.0.word.load(Ordering::SeqCst)) {
+            drop(self.wake.wait(bed).unwrap_or_else(PoisonError::into_inner));
         }
         self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
     }
