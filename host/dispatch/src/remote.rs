@@ -123,6 +123,10 @@ impl Experts for RemoteExperts {
         }
     }
 
+    fn expected(&self) -> Option<Range<Instant>> {
+        self.likely_arrival(Instant::now())
+    }
+
     fn cancel(&mut self, call: CallId) {
         let Some(open) = self.open.remove(&call) else { return };
         for part in open.parts {

@@ -163,7 +163,8 @@ impl<E: Experts> Waves<E> {
                 Turn::Idle
             } else {
                 let began = Instant::now();
-                let found = self.experts.poll(Some(until));
+                let until = backbone.stand_by(&self.experts, Some(until));
+                let found = self.experts.poll(until);
                 self.figures.blocked += began.elapsed();
                 self.take_in(found, Duration::ZERO);
                 Turn::Waited
