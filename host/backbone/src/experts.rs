@@ -142,7 +142,7 @@ pub fn call_blocking(experts: &mut dyn Experts, call: Call) -> Result<Completed,
 pub(crate) fn wait_for(
     experts: &mut dyn Experts,
     call: CallId,
-    until: impl Fn(&dyn Experts) -> Option<Instant>,
+    mut until: impl FnMut(&dyn Experts) -> Option<Instant>,
 ) -> Result<Completed, ExpertsError> {
     loop {
         let until = until(experts);

@@ -163,8 +163,11 @@ impl<E: Experts> Waves<E> {
                 Turn::Idle
             } else {
                 let began = Instant::now();
-                let until = backbone.stand_by(&self.experts, Some(until));
-                let found = self.experts.poll(until);
+                let until = match self.flights.iter_mut().find(|flight| !flight.pass.is_ready()) {
+                    Some(flight) => backbone.stand_by(&mut flight.pass, &self.experts, until),
+                    None => until,
+                };
+                let found = self.experts.poll(Some(until));
                 self.figures.blocked += began.elapsed();
                 self.take_in(found, Duration::ZERO);
                 Turn::Waited
