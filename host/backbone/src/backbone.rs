@@ -340,7 +340,9 @@ impl Backbone {
             // waited for even if the shared expert failed: nothing is left in flight.
             layer.meanwhile(scratch, shared, watch, self.instructions);
             let waiting = Instant::now();
-            let sums = wait_for(experts, id).map_err(failed)?.sums;
+            let (at, mut unread) = (usize::from(layer.index().0), Some(submitted));
+            let answer = wait_for(experts, id, |experts| self.stand_by_at(at, &mut unread, experts));
+            let sums = answer.map_err(failed)?.sums;
             watch.timing.waiting += waiting.elapsed();
             watch.timing.routed_experts += submitted.elapsed();
             check_finite(scratch, mixture)?;

@@ -5,6 +5,7 @@
 //! implementor must return is stated at [`Completed`].
 
 use std::error::Error;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -120,6 +121,12 @@ pub trait Experts: Send {
     /// answer is [`ExpertsError::NothingInFlight`]. What ends one call is [`Progress::Failed`]; an error ends them all.
     fn poll(&mut self, deadline: Option<Instant>) -> Result<Progress, ExpertsError>;
 
+    /// When the next answer is likely to come, where somebody can say: from a fraction of a millisecond before until a little after, a
+    /// time that is not over yet. A hint, for whoever waits and would be ready then; nothing depends on it.
+    fn expected(&self) -> Option<Range<Instant>> {
+        None
+    }
+
     /// Gives up a call: its answer will not be reported. Unknown and answered calls are ignored.
     fn cancel(&mut self, call: CallId);
 }
@@ -128,13 +135,18 @@ pub trait Experts: Send {
 /// so meeting one is an error.
 pub fn call_blocking(experts: &mut dyn Experts, call: Call) -> Result<Completed, ExpertsError> {
     let id = experts.submit(call)?;
-    wait_for(experts, id)
+    wait_for(experts, id, |_| None)
 }
 
-/// Waits for the answer to `call`, the only one in flight on `experts`.
-pub(crate) fn wait_for(experts: &mut dyn Experts, call: CallId) -> Result<Completed, ExpertsError> {
+/// Waits for the answer to `call`, the only one in flight on `experts`; asks before each poll until when it waits.
+pub(crate) fn wait_for(
+    experts: &mut dyn Experts,
+    call: CallId,
+    mut until: impl FnMut(&dyn Experts) -> Option<Instant>,
+) -> Result<Completed, ExpertsError> {
     loop {
-        match experts.poll(None)? {
+        let until = until(experts);
+        match experts.poll(until)? {
             Progress::Completed(completed) if completed.call == call => return Ok(completed),
             Progress::Failed { call: failed, error } if failed == call => return Err(error),
             Progress::Completed(Completed { call: other, .. }) | Progress::Failed { call: other, .. } => {

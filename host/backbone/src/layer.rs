@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvasir_model::{ExpertIndex, LayerIndex, Mixer, Model};
+use kvasir_model::{ExpertIndex, LayerIndex, Mixer, Model, Tensor};
 use kvasir_numerics::{InstructionSet, rms_norm};
 
 use crate::attention::{Attention, AttentionTensors, KeyValueCache, Rotations};
@@ -160,6 +160,22 @@ impl Layer {
             tap.expert_out(self.index, sums);
         }
         self.mixture.combine(sums, shared, hidden, &mut scratch.faults);
+    }
+
+    /// The matrices that a pass reads, in that order.
+    pub(crate) fn matrices(&self) -> Vec<&Tensor> {
+        let mut matrices = match &self.mixer {
+            LayerMixer::DeltaNet(net) => {
+                let DeltaNetTensors { qkv, z, beta, alpha, out, .. } = &net.tensors;
+                vec![qkv, z, beta, alpha, out]
+            }
+            LayerMixer::Attention(attention) => {
+                let AttentionTensors { q, k, v, output, .. } = &attention.tensors;
+                vec![q, k, v, output]
+            }
+        };
+        matrices.extend(self.mixture.matrices());
+        matrices
     }
 
     pub(crate) fn index(&self) -> LayerIndex {

@@ -30,6 +30,7 @@ mod rows;
 mod sampler;
 mod scratch;
 mod sequence;
+mod stand_by;
 
 pub use backbone::{Backbone, Feed, MAX_ROWS, Wanted};
 pub use error::{BackboneError, Place};

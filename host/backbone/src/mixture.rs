@@ -158,6 +158,12 @@ impl Mixture {
         transpose_rows(&scratch.product, count, 0..count, &mut shared.rows);
     }
 
+    /// The matrices that a pass reads, in that order; the routed experts' are elsewhere.
+    pub(crate) fn matrices(&self) -> [&Tensor; 5] {
+        let ExpertTensors { gate, up, down } = &self.shared;
+        [&self.router, gate, up, &self.shared_gate, down]
+    }
+
     /// `hidden + (routed + sigmoid(s) * shared)`.
     pub(crate) fn combine(&self, sums: &[f32], shared: &SharedOut, hidden: &mut [f32], faults: &mut Faults) {
         let width = self.hidden;

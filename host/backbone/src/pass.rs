@@ -59,11 +59,13 @@ pub struct Pass {
     /// Members have left whose rows are still there.
     gaps: bool,
     /// The layer at hand.
-    layer: usize,
+    pub(crate) layer: usize,
     /// Calls in flight for it: one, or one for each member where that one came to nothing.
     asked: Vec<Asked>,
     /// Whether `sums` holds the answer for it.
     answered: bool,
+    /// When its latest call went out, until what is computed with behind it was read ahead.
+    pub(crate) unread: Option<Instant>,
     sums: Vec<f32>,
     timing: Timing,
 }
@@ -116,6 +118,7 @@ impl Backbone {
             layer: 0,
             asked: Vec::new(),
             answered: false,
+            unread: None,
             sums: Vec::new(),
             timing: Timing { passes: 1, rows: tokens.len() as u64, ..Timing::default() },
         };
@@ -201,6 +204,7 @@ impl Backbone {
         let call = layer.call(&pass.carried.hidden, scratch, &mut watch, instructions);
         let rows = 0..pass.count;
         let submitted = experts.submit(call);
+        pass.unread = Some(Instant::now());
         layer.meanwhile(scratch, &mut pass.carried.shared, &mut watch, instructions);
         pass.note(scratch, Place::Experts(layer.index()));
         match submitted {

@@ -1,14 +1,18 @@
 //! Who is asked for a part of a call: the worker that it was dealt to, and where that one fails or is late, another that
 //! holds the same experts.
 
+use std::ops::Range;
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kvasir_backbone::CallId;
 
 use crate::open::{Asked, Open, PartState};
 use crate::outstanding::{Arrival, Place};
 use crate::swarm::Shared;
+
+/// So long a call takes to leave this machine where others on it pass it on: each of them wakes more quickly on a core that is awake.
+const LEAVING: Duration = Duration::from_micros(200);
 
 /// Asks workers for parts.
 pub(crate) struct Asker<'a> {
@@ -38,10 +42,12 @@ impl Asker<'_> {
             }
             let expert_rows = waiting.part.expert_rows();
             let allowance = session.allowance(expert_rows, self.shared.deadlines);
-            let likely = session.likely(expert_rows).map(|likely| began + likely.start..began + likely.end);
+            let likely = session.likely(expert_rows);
+            let leaving = likely.as_ref().map(|likely| Instant::now() + leaving(likely));
+            let likely = likely.map(|likely| began + likely.start..began + likely.end);
             waiting.sessions.push(session.id);
             let deadline = Instant::now() + allowance;
-            waiting.asked.push(Asked { session, wire_call, turn, deadline, likely, missed: false });
+            waiting.asked.push(Asked { session, wire_call, turn, deadline, likely, leaving, missed: false });
             return true;
         }
         false
@@ -89,6 +95,27 @@ impl Asker<'_> {
         }
         if missed {
             self.ask_another(open, id, index);
+        }
+    }
+}
+
+/// How long whoever has sent a call stays awake that is `likely` to be answered then; not at all where that is soon, or it would
+/// hardly sleep.
+fn leaving(likely: &Range<Duration>) -> Duration {
+    if likely.start >= 8 * LEAVING { LEAVING } else { Duration::ZERO }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_sent_a_call_stays_awake_for_a_small_part_of_a_long_wait_alone() {
+        for micros in [0, 200, 1_500, 1_600, 13_000, 100_000] {
+            let start = Duration::from_micros(micros);
+            let awake = leaving(&(start..2 * start));
+            assert!(awake <= start / 8, "{micros}");
+            assert_eq!(awake.is_zero(), micros < 1_600, "{micros}");
         }
     }
 }

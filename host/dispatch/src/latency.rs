@@ -38,15 +38,23 @@ const KEPT: usize = 4096;
 /// Measurements before a bucket's own estimate is trusted; the first calls pay for cold caches.
 const TRUSTED_AFTER: u32 = 4;
 
-/// Mean deviation from which on nobody can say when an answer comes.
+/// Spread from which on nobody can say when an answer comes.
 const UNSTEADY: Duration = Duration::from_micros(150);
 
-/// From so long before its mean time an answer is likely to come. It is about what two or three threads take to wake, through whose
-/// hands it goes on its way; where those are on this machine, a core is awake for them.
-const LIKELY_BEFORE: Duration = Duration::from_micros(200);
+/// A call that is off by more than so many spreads counts as if it were off by so many: a pause of some machine says nothing about the
+/// next call, while a path that has become longer is learnt all the same, since the spread grows with every such call.
+const FAR: f64 = 4.0;
+
+/// As if the spread were no less, in seconds: a millionth more than ever before is no surprise.
+const LEAST_SPREAD: f64 = 25e-6;
+
+/// From so long before its usual time an answer is likely to come. A thread that sleeps until then wakes some 100 microseconds late, and
+/// two or three others, through whose hands the answer goes, wake meanwhile; where those are on this machine, a core is awake for them.
+/// Of a short wait it is half at the most: nobody looks out all the time.
+const LIKELY_BEFORE: Duration = Duration::from_micros(300);
 
 /// Until so long after it at most.
-const LIKELY_AFTER: Duration = Duration::from_micros(100);
+const LIKELY_AFTER: Duration = Duration::from_micros(200);
 
 /// What is known about one worker's latency.
 #[derive(Debug, Default)]
@@ -61,6 +69,10 @@ struct Bucket {
     measured: u32,
     mean: f64,
     deviation: f64,
+    /// The mean without what is far outside, in seconds: deadlines want to know of that, and who looks out for an answer does not.
+    usual: f64,
+    /// The mean deviation from that one.
+    spread: f64,
 }
 
 impl Latency {
@@ -71,9 +83,15 @@ impl Latency {
         if bucket.measured == 0 {
             bucket.mean = sample;
             bucket.deviation = sample / 2.0;
+            bucket.usual = bucket.mean;
+            bucket.spread = bucket.deviation;
         } else {
             bucket.deviation += ((sample - bucket.mean).abs() - bucket.deviation) / 4.0;
             bucket.mean += (sample - bucket.mean) / 8.0;
+            let far = FAR * bucket.spread.max(LEAST_SPREAD);
+            let off = (sample - bucket.usual).clamp(-far, far);
+            bucket.spread += (off.abs() - bucket.spread) / 4.0;
+            bucket.usual += off / 8.0;
         }
         bucket.measured = bucket.measured.saturating_add(1);
 
@@ -106,13 +124,13 @@ impl Latency {
     /// When a call of `expert_rows` expert-rows is likely to be answered, from its start; a fraction of a millisecond. Nothing where
     /// such calls were not measured or take now less and now more time.
     pub(crate) fn likely(&self, expert_rows: usize) -> Option<Range<Duration>> {
-        let Bucket { measured, mean, deviation } = self.buckets[bucket_of(expert_rows)];
-        if measured < TRUSTED_AFTER || deviation > UNSTEADY.as_secs_f64() {
+        let Bucket { measured, usual, spread, .. } = self.buckets[bucket_of(expert_rows)];
+        if measured < TRUSTED_AFTER || spread > UNSTEADY.as_secs_f64() {
             return None;
         }
-        let mean = Duration::try_from_secs_f64(mean).ok()?;
-        let after = Duration::from_secs_f64(2.0 * deviation).min(LIKELY_AFTER);
-        Some(mean.saturating_sub(LIKELY_BEFORE)..mean + after)
+        let usual = Duration::try_from_secs_f64(usual).ok()?;
+        let after = Duration::from_secs_f64(3.0 * spread).min(LIKELY_AFTER);
+        Some(usual - LIKELY_BEFORE.min(usual / 2)..usual + after)
     }
 
     /// The latest latencies in microseconds, in no particular order.
@@ -191,6 +209,40 @@ mod tests {
             latency.measure(8, Duration::from_millis(millis));
         }
         assert_eq!(latency.likely(8), None);
+    }
+
+    #[test]
+    fn of_a_short_wait_half_is_looked_out_for_at_the_most() {
+        let mut latency = Latency::default();
+        for _ in 0..40 {
+            latency.measure(1, Duration::from_micros(400));
+        }
+        let likely = latency.likely(1).unwrap();
+        assert!(likely.contains(&Duration::from_micros(400)), "{likely:?}");
+        assert!(likely.start >= Duration::from_micros(199), "{likely:?}");
+    }
+
+    #[test]
+    fn a_pause_once_in_a_while_hides_nothing_and_a_longer_path_is_learnt() {
+        let mut latency = Latency::default();
+        let measure = |latency: &mut Latency, micros: u64, times: usize| {
+            for _ in 0..times {
+                latency.measure(8, Duration::from_micros(micros));
+            }
+        };
+        measure(&mut latency, 14_000, 40);
+        for _ in 0..5 {
+            measure(&mut latency, 40_000, 1);
+            let likely = latency.likely(8).expect("one pause");
+            assert!(likely.contains(&Duration::from_micros(14_000)), "{likely:?}");
+            measure(&mut latency, 14_000, 7);
+        }
+        let bounds = Deadlines { floor: Duration::ZERO, ..BOUNDS };
+        assert!(latency.allowance(8, bounds) > Duration::from_millis(40), "a deadline allows for pauses");
+
+        measure(&mut latency, 50_000, 80);
+        let likely = latency.likely(8).expect("it is steady again");
+        assert!(likely.contains(&Duration::from_micros(50_000)), "{likely:?}");
     }
 
     #[test]

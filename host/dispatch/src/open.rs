@@ -75,6 +75,8 @@ pub(crate) struct Asked {
     pub(crate) deadline: Instant,
     /// When its answer is likely to come, where that is known.
     pub(crate) likely: Option<Range<Instant>>,
+    /// Until when it is on its way out, where its answer is known to take much longer.
+    pub(crate) leaving: Option<Instant>,
     /// The deadline has passed.
     pub(crate) missed: bool,
 }

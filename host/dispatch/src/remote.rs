@@ -123,6 +123,10 @@ impl Experts for RemoteExperts {
         }
     }
 
+    fn expected(&self) -> Option<Range<Instant>> {
+        self.likely_arrival(Instant::now())
+    }
+
     fn cancel(&mut self, call: CallId) {
         let Some(open) = self.open.remove(&call) else { return };
         for part in open.parts {
@@ -334,8 +338,11 @@ impl RemoteExperts {
     }
 
     /// Waits for what comes, `wait` at the longest. At the time at which an answer is likely it looks without sleeping, since a thread
-    /// that sleeps takes tens of microseconds to wake.
+    /// that sleeps takes tens of microseconds to wake; and while the only call leaves, for the sake of those who pass it on.
     fn wait_for_arrival(&self, now: Instant, wait: Duration) -> Option<Arrival> {
+        if let Some(leaving) = self.leaving(now) {
+            return self.look_out(leaving.min(now + wait));
+        }
         let likely = self.likely_arrival(now);
         let sleep = match &likely {
             Some(likely) => wait.min(likely.start.saturating_duration_since(now)),
@@ -345,7 +352,11 @@ impl RemoteExperts {
             // `arrive` lives as long as `arrivals`, so a channel without senders cannot happen; the deadlines would handle it.
             return self.arrivals.recv_timeout(sleep).ok();
         }
-        let until = likely.map_or(now, |likely| likely.end.min(now + wait));
+        self.look_out(likely.map_or(now, |likely| likely.end.min(now + wait)))
+    }
+
+    /// Looks for what comes without sleeping.
+    fn look_out(&self, until: Instant) -> Option<Arrival> {
         while Instant::now() < until {
             match self.arrivals.try_recv() {
                 Ok(arrival) => return Some(arrival),
@@ -364,6 +375,14 @@ impl RemoteExperts {
         }
         let likely = self.asked().filter_map(|asked| asked.likely.clone());
         likely.filter(|likely| now < likely.end).min_by_key(|likely| likely.start)
+    }
+
+    /// Until when the only call under way leaves, if it does.
+    fn leaving(&self, now: Instant) -> Option<Instant> {
+        if !*HAS_COMPANY || self.open.len() > 1 {
+            return None;
+        }
+        self.asked().filter_map(|asked| asked.leaving).filter(|leaving| now < *leaving).max()
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -78,8 +78,7 @@ pub(crate) fn evaluate_together(runner: &ExpertRunner, rows: Rows<'_>, works: &m
     }
     while bundles.iter().any(|bundle| !bundle.entries.is_empty()) {
         // All are asked before the first is waited for.
-        let alone = bundles.len() == 1;
-        let asked: Vec<_> = bundles.iter().map(|bundle| bundle.ask(&lanes, rows, alone)).collect();
+        let asked: Vec<_> = bundles.iter().map(|bundle| bundle.ask(&lanes, rows)).collect();
         let stopped: Vec<_> =
             bundles.iter_mut().zip(asked).map(|(bundle, asked)| bundle.collect(asked)).collect();
         for (bundle, stopped) in bundles.iter_mut().zip(stopped) {
@@ -96,13 +95,11 @@ pub(crate) fn evaluate_together(runner: &ExpertRunner, rows: Rows<'_>, works: &m
 }
 
 impl Bundle<'_> {
-    /// Asks for as much as finds room in one request: how many entries it is, and what is under way. Nothing where nothing is left. With
-    /// `alone` no other bundle is asked.
+    /// Asks for as much as finds room in one request: how many entries it is, and what is under way. Nothing where nothing is left.
     fn ask<'l>(
         &self,
         lanes: &'l [MutexGuard<'_, Lane>],
         rows: Rows<'_>,
-        alone: bool,
     ) -> Option<(usize, Result<Asked<'l>, KernelError>)> {
         let first = self.entries.front()?;
         // Whose instance is gone has left with it, so this is for the compiler.
@@ -117,9 +114,7 @@ impl Bundle<'_> {
             instance.is_some_and(|instance| request.add(instance, entry.seat.expert, rows.bytes, entry.rows))
         });
         let count = fitting.count();
-        if alone {
-            request.watch();
-        }
+        request.watch();
         Some((count, request.ask()))
     }
 

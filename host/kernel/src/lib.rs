@@ -18,6 +18,7 @@ mod kernel;
 mod options;
 mod process;
 mod program;
+mod promptness;
 pub mod ring;
 pub mod shared_memory;
 pub mod start;

@@ -13,6 +13,7 @@ use crate::compile::{EXIT_FOREIGN_ARTEFACT, EXIT_SETUP};
 use crate::error::KernelError;
 use crate::options::{KernelOptions, PROGRAM_VARIABLE};
 use crate::program::find_program;
+use crate::promptness::Promptness;
 use crate::ring::{Answer, Lane, Request, Ring, SPIN};
 use crate::shared_memory::memory_file;
 use crate::start::start;
@@ -28,11 +29,6 @@ const KEPT_BYTES: usize = 2 << 10;
 const END_GRACE: Duration = Duration::from_millis(500);
 /// How often a process's use of the processor is looked at.
 const WATCH: Duration = Duration::from_secs(1);
-/// How long an answer is watched for that may be there soon: as long as it takes to wake a thread of the process, and to compute a
-/// little. Who sleeps meanwhile is woken in turn.
-const LONG_SPIN: Duration = Duration::from_micros(150);
-/// One that took longer comes from larger experts, and the next one is not watched for.
-const NOT_SOON: Duration = Duration::from_micros(450);
 /// Processor time that a process may use beyond the calls it was asked for, and one part in ten of its life on top.
 const IDLE_ALLOWANCE: Duration = Duration::from_secs(20);
 /// Clock ticks in a second, as /proc counts them.
@@ -202,8 +198,8 @@ pub(crate) struct Process {
     counted: AtomicBool,
     /// Whether another processor computes while one watches.
     has_company: bool,
-    /// Whether the last request of few rows was answered soon.
-    is_soon: AtomicBool,
+    /// How soon requests of few rows are answered.
+    promptness: Promptness,
 }
 
 impl Process {
@@ -245,7 +241,7 @@ impl Process {
             failed: Mutex::new(None),
             counted: AtomicBool::new(false),
             has_company: std::thread::available_parallelism().is_ok_and(|count| count.get() > 1),
-            is_soon: AtomicBool::new(true),
+            promptness: Promptness::default(),
         };
         // From here on dropping the process kills it.
         let until = Instant::now() + options.start;
@@ -291,12 +287,12 @@ impl Process {
 
     /// How long the answer to few rows is watched for.
     pub fn spin(&self) -> Duration {
-        if self.has_company && self.is_soon.load(Ordering::Relaxed) { LONG_SPIN } else { SPIN }
+        if self.has_company { self.promptness.spin() } else { SPIN }
     }
 
     /// So long it took until few rows were answered.
     pub fn took(&self, time: Duration) {
-        self.is_soon.store(time < NOT_SOON, Ordering::Relaxed);
+        self.promptness.took(time);
     }
 
     /// Gives one lane to the caller alone.

@@ -485,8 +485,13 @@ fn await_number(
             }
             hint::spin_loop();
         }
-        if begun.elapsed() >= spin {
+        let watched = begun.elapsed();
+        if watched >= spin {
             break;
+        }
+        // Whoever is to answer, or brings what is asked next, may have to run on this very processor.
+        if watched >= SPIN {
+            std::thread::yield_now();
         }
     }
     let mut came = false;

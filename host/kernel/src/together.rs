@@ -15,7 +15,7 @@ const NAME: &str = "forward";
 /// for so long that a wake-up is nothing beside it.
 const MOST_BYTES: usize = MIN_LANE_BYTES;
 /// Rows of a request, all jobs together, up to which the answer may be there before a thread has slept and was woken.
-const FEW_ROWS: usize = 8;
+const FEW_ROWS: usize = 16;
 
 /// A request in the making. The rows are in the memory of the lane already.
 pub struct Together<'a> {
@@ -109,8 +109,7 @@ impl<'a> Together<'a> {
         true
     }
 
-    /// Nothing else is asked meanwhile, so that nothing else needs this thread's processor: few rows that are answered soon are waited for
-    /// without sleep.
+    /// Few rows that are answered soon are waited for without sleep; whoever computes them may have the processor meanwhile.
     pub fn watch(&mut self) {
         self.is_watched = true;
     }

@@ -2,8 +2,8 @@
 //! the other, and a general pool's hand-over costs more than most of them.
 //!
 //! A thread enters with [`Threads::within`]; from then on [`share`] on that thread splits its tasks with the helpers.
-//! Helpers look for work without sleeping for a fraction of a millisecond after the last piece, then sleep. Nothing here
-//! decides what is computed: tasks are independent, and which thread runs one changes no result.
+//! Helpers look for work without sleeping for a fraction of a millisecond after the last piece, then sleep; [`rouse`] wakes them
+//! before there is work. Nothing here decides what is computed: tasks are independent, and which thread runs one changes no result.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that fails to unwrap has failed"))]
 
@@ -85,6 +85,14 @@ impl std::fmt::Debug for Threads {
 /// How many threads [`share`] would use here: 1 on a thread that has entered none.
 pub fn current_count() -> usize {
     ENTERED.get().map_or(1, Shared::threads)
+}
+
+/// Work is about to come: wakes the helpers of the threads that this thread has entered, and keeps those awake that are. They sleep again a
+/// fraction of a millisecond later where none comes. Costs a microsecond.
+pub fn rouse() {
+    if let Some(shared) = ENTERED.get().filter(|shared| shared.threads() > 1) {
+        shared.rouse();
+    }
 }
 
 /// Runs `work` once on every task, in no particular order but beginning with the first ones, on the threads that this

@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     sleepers: Apart<AtomicUsize>,
     bed: Mutex<()>,
     wake: Condvar,
+    /// How often helpers were roused.
+    roused: AtomicU64,
     ended: AtomicBool,
     panicked: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -113,6 +115,7 @@ impl Shared {
             sleepers: Apart(AtomicUsize::new(0)),
             bed: Mutex::new(()),
             wake: Condvar::new(),
+            roused: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -224,6 +227,7 @@ impl Shared {
     /// A helper's life.
     pub(crate) fn help(&self) {
         let mut wait = Wait::default();
+        let mut roused = self.roused.load(Ordering::Relaxed);
         while !self.ended.load(Ordering::Relaxed) {
             if let Some(unit) = self.claim() {
                 // SAFETY: the claim was made after the section was published, and keeps it.
@@ -232,20 +236,38 @@ impl Shared {
                 self.done.0.fetch_add(units as u64, Ordering::Release);
                 wait = Wait::default();
             } else if wait.look() > AWAKE {
-                self.sleep();
+                if self.roused.load(Ordering::Relaxed) == roused {
+                    self.sleep(roused);
+                }
+                roused = self.roused.load(Ordering::Relaxed);
                 wait = Wait::default();
             }
         }
     }
 
-    /// Sleeps until somebody shares work, or the end.
-    fn sleep(&self) {
-        let mut bed = self.lock_bed();
+    /// Sleeps until somebody shares work, or rouses the helpers again after `roused` times, or the end. What woke this thread may
+    /// be done by now, since to wake takes longer than a small section; but the next one is likely to come at once, so it does not
+    /// sleep again before it has looked for that.
+    fn sleep(&self, roused: u64) {
+        let bed = self.lock_bed();
+        // Before it looks: either it sees what is new, or whoever brings that sees it here and has to wait for the bed.
         self.sleepers.0.fetch_add(1, Ordering::SeqCst);
-        while !self.ended.load(Ordering::SeqCst) && !is_open(self.board.0.word.load(Ordering::SeqCst)) {
-            bed = self.wake.wait(bed).unwrap_or_else(PoisonError::into_inner);
+        if !self.ended.load(Ordering::SeqCst)
+            && !is_open(self.board.0.word.load(Ordering::SeqCst))
+            && self.roused.load(Ordering::SeqCst) == roused
+        {
+            drop(self.wake.wait(bed).unwrap_or_else(PoisonError::into_inner));
         }
         self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes helpers that sleep; those that do not stay awake for as long again.
+    pub(crate) fn rouse(&self) {
+        self.roused.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.0.load(Ordering::SeqCst) > 0 {
+            drop(self.lock_bed());
+            self.wake.notify_all();
+        }
     }
 
     /// Sends the helpers home.
@@ -290,5 +312,42 @@ impl Wait {
             std::hint::spin_loop();
         }
         self.waited
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing here takes nearly as long.
+    const HANG: Duration = Duration::from_secs(60);
+
+    fn comes(mut is_so: impl FnMut() -> bool) -> bool {
+        let begun = Instant::now();
+        while !is_so() {
+            if begun.elapsed() > HANG {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    #[test]
+    fn who_is_roused_is_awake_without_work_and_sleeps_again() {
+        let shared = Shared::new(2);
+        let sleepers = || shared.sleepers.0.load(Ordering::SeqCst);
+        let seen = std::thread::scope(|scope| {
+            scope.spawn(|| shared.help());
+            let asleep = comes(|| sleepers() == 1);
+            let awake = comes(|| {
+                shared.rouse();
+                sleepers() == 0
+            });
+            let again = comes(|| sleepers() == 1);
+            shared.end();
+            [asleep, awake, again]
+        });
+        assert_eq!(seen, [true; 3], "asleep, awake, asleep again");
     }
 }

@@ -41,7 +41,7 @@ const PROBE_AFTER: Duration = Duration::from_secs(10);
 const PROBE_DEPTH: Duration = Duration::from_millis(10);
 /// A step of growth is no more than what the path brings in this time, which is what it may leave as queue: more than the buffer before
 /// the slowest hop may hold (a quarter of a mebibyte is 20 ms of 100 Mbit/s), and TCP takes seconds to mend what is lost at once.
-const LARGEST_STEP: Duration = Duration::from_millis(12);
+const LARGEST_STEP: Duration = Duration::from_millis(8);
 /// After a queue that the window cannot have made has stood for so long, the path has become longer.
 const LONGER_AFTER: Duration = Duration::from_secs(2);
 

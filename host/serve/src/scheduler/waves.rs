@@ -163,6 +163,10 @@ impl<E: Experts> Waves<E> {
                 Turn::Idle
             } else {
                 let began = Instant::now();
+                let until = match self.flights.iter_mut().find(|flight| !flight.pass.is_ready()) {
+                    Some(flight) => backbone.stand_by(&mut flight.pass, &self.experts, until),
+                    None => until,
+                };
                 let found = self.experts.poll(Some(until));
                 self.figures.blocked += began.elapsed();
                 self.take_in(found, Duration::ZERO);
