@@ -75,7 +75,6 @@ class Link:
         self.near, self.far, self.middle = (["ip", "netns", "exec", space] for space in self.spaces)
         self.forwarder = None
         # Of the echoes that were measured last; the shortest is what the ideal is reckoned from.
-        self.median_ms = None
 
     def __enter__(self):
         try:

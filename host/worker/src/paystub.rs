@@ -163,12 +163,12 @@ mod tests {
         first.keep("one");
         first.keep("two");
         let receipt = format!("{SESSION}.receipt");
-        assert_eq!(folder.files(), [receipt.clone()]);
+        assert_eq!(folder.files(), std::slice::from_ref(&receipt));
         assert_eq!(fs::read_to_string(folder.0.join(&receipt)).unwrap(), "two");
         assert!(folder.begin().is_none());
         drop(first);
         assert!(folder.begin().is_none());
-        assert_eq!(folder.files(), [receipt.clone()]);
+        assert_eq!(folder.files(), std::slice::from_ref(&receipt));
 
         // A session that could not ask at its beginning asks before it writes.
         let mut late =
@@ -176,7 +176,7 @@ mod tests {
         late.keep("another's");
         late.keep_conflict("another's");
         drop(late);
-        assert_eq!(folder.files(), [receipt.clone()]);
+        assert_eq!(folder.files(), std::slice::from_ref(&receipt));
         assert_eq!(fs::read_to_string(folder.0.join(&receipt)).unwrap(), "two");
     }
 
