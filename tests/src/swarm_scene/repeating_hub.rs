@@ -150,12 +150,16 @@ fn offer() -> PairRequest {
 
 /// The payload of the kind `wanted`, or the refusal that comes instead.
 async fn answer(link: &mut HubLink, wanted: Kind) -> Result<Vec<u8>, Refusal> {
-    match link.receiver.next().await {
-        Ok(Incoming::Own(payload)) if payload.kind == wanted => Ok(payload.bytes.to_vec()),
-        Ok(Incoming::Own(payload)) if payload.kind == Kind::Refuse => {
-            Err(Refusal::decode(&payload.bytes).unwrap())
+    loop {
+        match link.receiver.next().await {
+            // What it says to the backbone, pings of the pair's stream among it.
+            Ok(Incoming::Relay(_)) => {}
+            Ok(Incoming::Own(payload)) if payload.kind == wanted => return Ok(payload.bytes.to_vec()),
+            Ok(Incoming::Own(payload)) if payload.kind == Kind::Refuse => {
+                return Err(Refusal::decode(&payload.bytes).unwrap());
+            }
+            Err(LinkError::Refused(refusal)) => return Err(refusal),
+            other => panic!("neither {} nor a refusal: {other:?}", wanted.name()),
         }
-        Err(LinkError::Refused(refusal)) => Err(refusal),
-        other => panic!("neither {} nor a refusal: {other:?}", wanted.name()),
     }
 }
