@@ -1,6 +1,7 @@
 //! The commands of `kvasir-ledger`. With `--json` each prints one JSON object on standard output, all else goes to
 //! standard error. Exit code 0: done; 1: failed, refused, or found wrong; 2: wrong usage; 3: no verdict. Of the commands that judge
-//! something (`audit`, `verify`, `check-proof`, `convict`) 1 is an accusation: it means that what was read is wrong, and nothing else.
+//! something `audit` and `verify` accuse with 1: what was read is wrong, and nothing else. `check-proof` and `convict` say with it that the
+//! file proves nothing under the keys that were given, whoever is to blame.
 
 mod ask;
 mod audit;
@@ -113,6 +114,7 @@ impl NoVerdict {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let CommandLine { command, json } = CommandLine::parse();
+    let is_about_a_proof = matches!(command, Command::CheckProof(_) | Command::Convict(_));
     let result = match command {
         Command::Init(command) => command.run(json),
         Command::Serve(command) => command.run(json),
@@ -157,6 +159,9 @@ pub fn main() -> ExitCode {
             // Where nobody can hear it the exit code says it.
             let _ = writeln!(std::io::stderr(), "{}", printable(&text));
             if !error.is::<NoVerdict>() {
+                if json && is_about_a_proof {
+                    let _ = report(true, &json!({ "ok": false, "reason": said_once(error.chain()) }), "");
+                }
                 return ExitCode::FAILURE;
             }
             if json {

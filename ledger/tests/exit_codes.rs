@@ -65,6 +65,9 @@ fn expect((code, told, said): (i32, Value, String), wanted: i32, words: &str) {
     assert_eq!(code, wanted, "{said}{told}");
     assert!(said.contains(words), "`{words}` is not in: {said}");
     assert_eq!(said.starts_with("kvasir-ledger: no verdict: "), code == 3, "{said}");
+    if code == 1 {
+        assert_eq!(told.get("ok"), Some(&Value::Bool(false)), "{told}");
+    }
     if code == 3 {
         // Neither true nor false, and why.
         assert_eq!((told.get("ok"), told.get("first_bad_index")), (Some(&Value::Null), None), "{told}");
@@ -120,6 +123,8 @@ fn an_audit_says_apart_what_is_wrong_and_what_could_not_be_read() {
     let moved = |path: &str| path.starts_with("tile/0/").then_some(301);
     expect(place.audit(&serve(place.path("log"), moved), &[]), 3, "status 301");
     expect(place.audit("http://", &[]), 3, "no log's address");
+    let (code, told, said) = place.audit("http://user:secret@127.0.0.1:1", &[]);
+    assert!(code == 3 && !said.contains("secret") && !told.to_string().contains("secret"), "{said}{told}");
     // No head, so nobody has promised anything.
     expect(place.audit("elsewhere", &[]), 3, "no file `checkpoint`");
     expect(place.audit(&serve(place.path("log"), |_| Some(404)), &[]), 3, "no file `checkpoint`");
@@ -238,9 +243,46 @@ fn a_database_that_is_wrong_is_told_from_one_that_is_not_there() {
     expect(verify(&["--config", "gone.toml"]), 3, "gone.toml");
     place.write("letter.db", vec![b'x'; 10_000]);
     expect(verify(&["--store", "letter.db"]), 3, "letter.db");
+    // A ledger that was cut off is one, and wrong.
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .unwrap();
+    let whole = fs::read(&path).unwrap();
+    place.write("half.db", &whole[..whole.len() / 8192 * 4096]);
+    expect(verify(&["--store", "half.db"]), 1, "NOT in order");
     change(&path, "UPDATE postings SET nanokvr = nanokvr + 1");
     let (code, told, said) = verify(&[]);
     assert_eq!((code, &told["ok"], &told["first_bad_index"]), (1, &false.into(), &3.into()), "{said}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let unread = Command::new(env!("CARGO_BIN_EXE_kvasir-ledger"))
+        .current_dir(&place.0)
+        .args(["verify", "--json"])
+        .stdout(writer)
+        .output()
+        .unwrap();
+    assert_eq!(unread.status.code(), Some(1), "{unread:?}");
+}
+
+#[test]
+fn a_fault_is_told_by_the_exit_code_whether_anybody_reads_the_rest_or_not() {
+    let place = Place::new();
+    fs::remove_file(place.path("log/tile/0/000")).unwrap();
+    for more in [&["--json"][..], &[]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(env!("CARGO_BIN_EXE_kvasir-ledger"))
+            .current_dir(&place.0)
+            .args(["audit", "log", "--at", "1790001000", "--policy", "policy.txt"])
+            .args(more)
+            .stdout(writer)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("entry 0"), "{said}");
+    }
 }
 
 /// Changes a database as somebody can who has the file.

@@ -73,6 +73,7 @@ fn every_change_is_found_and_its_index_named() {
     for (change, expected) in [
         ("UPDATE entries SET note = replace(note, 'up 100', 'up 900') WHERE number = 4", Some(4)),
         ("UPDATE entries SET note = replace(note, 'nanokvr 1000000000000', 'nanokvr 9000000000000') WHERE number = 3", Some(3)),
+        ("UPDATE entries SET note = CAST(x'6bff' AS TEXT) WHERE number = 5", Some(5)),
         ("UPDATE entries SET leaf = zeroblob(32) WHERE number = 5", Some(5)),
         ("UPDATE entries SET id = zeroblob(32) WHERE number = 5", Some(5)),
         ("UPDATE entries SET root = zeroblob(32) WHERE number = 11", Some(11)),

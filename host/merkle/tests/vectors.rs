@@ -1,4 +1,5 @@
-//! The cases of transparency-dev/merkle (RFC 6962 inclusion and consistency), read where they stand.
+//! The cases of transparency-dev/merkle (RFC 6962 inclusion and consistency), read where they stand. Its cases of subtrees are for
+//! proofs that nothing here makes or reads.
 #![allow(clippy::unwrap_used)] // a malformed vector file must fail the test
 
 use std::io::Write as _;

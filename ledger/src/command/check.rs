@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use kvasir_wire::money::NanoKvr;
+use rusqlite::ErrorCode;
 use serde_json::json;
 
 use super::{NoVerdict, report};
 use crate::config::ConfigFlags;
+use crate::refusal::LedgerError;
 use crate::store::{Store, VerifyError, open_for_reading};
 
 /// Nothing is shown on a check that is faster than this.
@@ -29,15 +31,18 @@ pub(super) struct Verify {
 impl Verify {
     pub(super) fn run(self, json: bool) -> Result<()> {
         let settings = self.config.settings().context(NoVerdict)?;
-        let connection = open_for_reading(&settings.store, &settings.network).context(NoVerdict)?;
         let mut progress = Progress::new();
-        let verdict = Store::verify(
-            &connection,
-            &settings.store,
-            &settings.network,
-            &settings.keys,
-            &mut |done, all| progress.show(done, all),
-        );
+        let verdict = match open_for_reading(&settings.store, &settings.network) {
+            Ok(connection) => Store::verify(
+                &connection,
+                &settings.store,
+                &settings.network,
+                &settings.keys,
+                &mut |done, all| progress.show(done, all),
+            ),
+            Err(error) if is_damage(&error) => Err(VerifyError::from(error)),
+            Err(error) => return Err(anyhow!(error).context(NoVerdict)),
+        };
         progress.clear();
         match verdict {
             Ok(verified) => {
@@ -66,12 +71,19 @@ impl Verify {
                 if json {
                     let object =
                         json!({ "ok": false, "first_bad_index": index, "message": error.to_string() });
-                    report(json, &object, "")?;
+                    // Whether anybody reads it or not: the fault decides the exit code.
+                    let _ = report(json, &object, "");
                 }
                 Err(anyhow!(error).context("the ledger is NOT in order"))
             }
         }
     }
+}
+
+/// Whether a ledger could not be opened since it is damaged, which is a verdict; what is no database at all is nobody's ledger.
+fn is_damage(error: &LedgerError) -> bool {
+    let LedgerError::Database { source, .. } = error else { return false };
+    source.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt)
 }
 
 /// Says on a terminal how far a long check has come.

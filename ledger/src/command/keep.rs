@@ -257,7 +257,12 @@ impl Serve {
             let wanted = self.listen.unwrap_or(settings.listen);
             let (listener, address) =
                 listen(wanted).await.with_context(|| format!("cannot listen on {wanted}; is it taken?"))?;
-            report(json, &json!({ "listening": address.to_string() }), &format!("listening on {address}"))?;
+            let (object, line) =
+                (json!({ "listening": address.to_string() }), format!("listening on {address}"));
+            // Serving is the work; whoever started it need not care to read the address.
+            if let Err(error) = report(json, &object, &line) {
+                tracing::warn!("{line}; {error:#}");
+            }
             let beside = Beside { log, probes: self.probes, space, watch: Some(watch), undeclared };
             serve_beside(
                 ServeLimits::default(),

@@ -135,7 +135,11 @@ fn serve_until_told(folder: &Path, address: Option<SocketAddr>, json: bool) -> R
         let stop = stop_signal()?;
         let (listener, address) =
             listen(wanted).await.with_context(|| format!("cannot listen on {wanted}; is it taken?"))?;
-        report(json, &json!({ "listening": address.to_string() }), &format!("listening on {address}"))?;
+        let (object, line) = (json!({ "listening": address.to_string() }), format!("listening on {address}"));
+        // Serving is the work; whoever started it need not care to read the address.
+        if let Err(error) = report(json, &object, &line) {
+            tracing::warn!("{line}; {error:#}");
+        }
         service::serve(listener, witness, system_clock(), stop).await;
         Ok(())
     })

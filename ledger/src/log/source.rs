@@ -132,10 +132,15 @@ impl LogSource for FolderSource {
 impl HttpSource {
     /// The log below `base`; a slash at its end does not matter.
     pub fn new(base: &str) -> Result<Self, SourceError> {
-        let wrong = || SourceError::Address(base.to_owned());
+        // A password that somebody put there is not shown on a terminal or in a log.
+        let wrong = || match base.rsplit_once('@') {
+            Some((_, host)) => SourceError::Address(format!("...@{host}")),
+            None => SourceError::Address(base.to_owned()),
+        };
         let host =
             base.strip_prefix("http://").or_else(|| base.strip_prefix("https://")).ok_or_else(wrong)?;
-        if host.is_empty() || host.starts_with('/') || base.contains(['?', '#', ' ']) {
+        let names_a_user = host.split('/').next().is_some_and(|host| host.contains('@'));
+        if host.is_empty() || host.starts_with('/') || names_a_user || base.contains(['?', '#', ' ']) {
             return Err(wrong());
         }
         let config = ureq::Agent::config_builder()

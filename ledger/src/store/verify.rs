@@ -140,9 +140,13 @@ impl Store {
             .map_err(&failed)?;
         let mut rows = find.query([]).map_err(&failed)?;
         while let Some(row) = rows.next().map_err(&failed)? {
-            let claimed = claimed(row).map_err(&failed)?;
             let index = tree.size();
             let wrong = |reason: String| VerifyError::Entry { index, reason };
+            let claimed = claimed(row).map_err(|error| match error.sqlite_error_code() {
+                Some(_) => VerifyError::from(failed(error)),
+                // Bytes that are no text, or a number where a text belongs.
+                None => wrong(format!("its row cannot be read: {error}")),
+            })?;
             if unsigned(claimed.number) != index || claimed.number < 0 {
                 return Err(wrong(format!("it is missing, the next one is {}", claimed.number)));
             }
