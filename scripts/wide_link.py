@@ -74,7 +74,6 @@ class Link:
         # Before a command: what runs it there, as the same process.
         self.near, self.far, self.middle = (["ip", "netns", "exec", space] for space in self.spaces)
         self.forwarder = None
-        # Of the echoes that were measured last; the shortest is what the ideal is reckoned from.
 
     def __enter__(self):
         try:

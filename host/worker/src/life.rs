@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use kvasir_link::{Backoff, LinkError, SessionNumbers, TlsTrust, connect_worker};
+use kvasir_link::{Backoff, LinkError, SessionNumbers, TlsTrust, connect_worker, unix_now};
 use kvasir_wire::handshake::{Features, WorkerOffer};
 use kvasir_wire::id::{PluginDigest, WalletDigest};
+use kvasir_wire::limits::CLOCK_SKEW_SECONDS;
 use kvasir_wire::pairing::Expectation;
+use kvasir_wire::refusal::{Refusal, RefusalCode};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -174,6 +176,16 @@ impl Life {
             connect_worker(&options.gateway, &common.trust, ticket, key, offer, features, &options.link)
                 .await?;
         (options.events)(Event::Connected { gateway: options.gateway.clone() });
+        // Every receipt would end ahead of this machine's clock (`Books::check`): better known before anything is served for nothing.
+        let behind = connected.hub_time.saturating_sub(unix_now());
+        if behind > CLOCK_SKEW_SECONDS {
+            let sentence = format!(
+                "this machine's clock is {behind} s behind the hub's: no receipt of a session could be signed here"
+            );
+            let refusal = Refusal::new(RefusalCode::ReceiptDisputed, sentence, "set the clock that is wrong");
+            connected.sender.refuse(refusal.clone());
+            return Err(LinkError::RefusedPeer(refusal));
+        }
         // The model is the backbone's to name; every expert is then held against it.
         let expectation = Expectation {
             plugins: self.offer.plugins.clone(),

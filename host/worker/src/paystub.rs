@@ -69,12 +69,18 @@ impl Paystub {
         // The kind says something else here.
         fs::create_dir_all(folder).map_err(|error| io::Error::other(error.to_string()))?;
         let mark = folder.join(self.name("begun"));
-        File::options().write(true).create_new(true).open(&mark)?;
-        // After the mark: whoever had the number before lets its own go only behind its receipt.
-        if folder.join(self.name("receipt")).try_exists()? {
-            fs::remove_file(&mark)?;
+        let marked = File::options().write(true).create_new(true).open(&mark);
+        // After the mark: whoever had the number before lets its own go only behind its receipt. And without one too: a folder that
+        // takes nothing more knows what it knows.
+        let is_had = folder.join(self.name("receipt")).try_exists();
+        if marked.is_ok() && !matches!(is_had, Ok(false)) {
+            // It is nobody's.
+            let _ = fs::remove_file(&mark);
+        }
+        if is_had? {
             return Err(ErrorKind::AlreadyExists.into());
         }
+        marked?;
         self.owns = true;
         Ok(())
     }
@@ -84,8 +90,12 @@ impl Paystub {
         let Some(folder) = &self.folder else { return Ok(()) };
         let name = self.name(what);
         let unfinished = folder.join(format!(".{name}.part"));
-        fs::write(&unfinished, text)?;
-        fs::rename(&unfinished, folder.join(name))
+        let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, folder.join(name)));
+        if written.is_err() {
+            // Half a receipt is of use to nobody.
+            let _ = fs::remove_file(&unfinished);
+        }
+        written
     }
 
     fn unmark(&self) {

@@ -195,6 +195,14 @@ proptest! {
 
 }
 
+#[test]
+fn a_long_path_is_filled_within_seconds() {
+    let mut link = Link::new(100, 200);
+    link.run(10_000_000);
+    let (share, _) = link.measure(5);
+    assert!(share > 0.6, "{share} of the link after 10 s");
+}
+
 /// What overflows the buffer before the slowest hop, often 20 ms, is lost at once, and TCP mends that for seconds.
 #[test]
 fn its_last_step_leaves_no_long_queue() {
