@@ -39,12 +39,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 const PROBE_AFTER: Duration = Duration::from_secs(10);
 /// By so much, in time: so much shorter a path may be found at once, and so much is let go at once afterwards.
 const PROBE_DEPTH: Duration = Duration::from_millis(10);
-/// A step of growth is no more than what the path brings in this time, which is what it may leave as queue: more than the buffer before
-/// the slowest hop may hold (a quarter of a mebibyte is 20 ms of 100 Mbit/s), and TCP takes seconds to mend what is lost at once.
-const LARGEST_STEP: Duration = Duration::from_millis(8);
-/// A step that is no more than the first window is never too large: the first credit, four times as much, goes into the same buffer at
-/// once. Without, a path of 300 ms would take most of a minute to be filled.
-const HARMLESS_STEP: u64 = START_BULK_WINDOW_BYTES;
 /// After a queue that the window cannot have made has stood for so long, the path has become longer.
 const LONGER_AFTER: Duration = Duration::from_secs(2);
 
@@ -200,8 +194,7 @@ impl BulkWindow {
         // Once a queue was met the step that may meet it again is small, and grows as long as none comes. Round trips of a busy
         // machine tremble by milliseconds, so the least step is what 100 ms of path bear.
         let step = self.calm.map(|calm| over(rate, QUEUE_LIMIT / 8 * calm).max(self.bytes / 32));
-        let largest = over(rate, LARGEST_STEP).max(HARMLESS_STEP);
-        let more = step.unwrap_or(u64::MAX).min(self.bytes / 4).min(largest);
+        let more = step.unwrap_or(u64::MAX).min(self.bytes / 4);
         let most = over(rate, path.round_trip.max(LEAST_PATH)) * 5 / 4 + 2 * FRAME_BYTES;
         self.resize((self.bytes + more).min(most.max(self.bytes)));
     }

@@ -203,21 +203,6 @@ fn a_long_path_is_filled_within_seconds() {
     assert!(share > 0.6, "{share} of the link after 10 s");
 }
 
-/// What overflows the buffer before the slowest hop, often 20 ms, is lost at once, and TCP mends that for seconds.
-#[test]
-fn its_last_step_leaves_no_long_queue() {
-    for (megabits, round_trip) in [(100, 80), (100, 90), (100, 100), (100, 110), (80, 100)] {
-        let mut link = Link::new(megabits, round_trip);
-        link.jitter = 500;
-        // At first there may be as much on the way as both sides know beforehand.
-        link.run(1_000_000);
-        link.queues.clear();
-        link.run(20_000_000);
-        let longest = Duration::from_micros(link.queues.iter().copied().max().unwrap_or(0));
-        assert!(longest < 4 * QUEUE_LIMIT, "{longest:?} of queue at {megabits} Mbit/s, {round_trip} ms");
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
